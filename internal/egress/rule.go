@@ -1,0 +1,189 @@
+// Package egress judges requests against the rules of a grant: pure functions
+// without I/O or clock, whose zero value denies.
+package egress
+
+import "net/netip"
+
+// Protocol is the kind of traffic that a rule is about. The zero value matches nothing.
+type Protocol uint8
+
+// The protocols of rules and requests.
+const (
+	ProtocolNone Protocol = iota
+	ProtocolHTTPS
+	ProtocolHTTP
+	ProtocolTCP
+)
+
+// HeaderMode says which request headers travel upstream.
+type HeaderMode uint8
+
+// HeadersMinimal passes a short list of headers; HeadersPreserve passes all but
+// hop-by-hop, credential-bearing and override headers.
+const (
+	HeadersMinimal HeaderMode = iota
+	HeadersPreserve
+)
+
+// RedirectMode says who follows a granted redirect.
+type RedirectMode uint8
+
+// RedirectPass hands a judged 3xx to the client; RedirectFollow lets the proxy
+// follow it, at most five hops.
+const (
+	RedirectPass RedirectMode = iota
+	RedirectFollow
+)
+
+// Endpoint is one address of a registry: where its clients really ask.
+type Endpoint struct {
+	Protocol Protocol
+	Host     Host
+	Port     uint16
+	BasePath string // without trailing slash; rule paths are relative to it
+}
+
+// QueryMatch is a key that must occur exactly once with the given value.
+type QueryMatch struct{ Key, Value string }
+
+// JSONAssertion says that the value at a JSON pointer (RFC 6901) must be one of OneOf.
+type JSONAssertion struct {
+	Pointer string
+	OneOf   []string
+}
+
+// BodyRule is what must hold for a buffered request body. Its zero value asserts nothing.
+type BodyRule struct {
+	JSON []JSONAssertion
+	Git  string // "upload-pack": only ls-refs and fetch commands
+}
+
+// Asserts reports whether the body has to be buffered and judged.
+func (b BodyRule) Asserts() bool { return len(b.JSON) > 0 || b.Git != "" }
+
+// Budget bounds what a rule may send upstream in one run. Zero fields are unlimited.
+type Budget struct{ Bytes, Requests int64 }
+
+// Rule is one reviewed permission. Rules are immutable once compiled into a Policy.
+type Rule struct {
+	ID           string // unique within the profile, as in "js-install/registry"
+	Protocol     Protocol
+	Host         HostPattern
+	Ports        []uint16 // sorted; never empty after Compile
+	Methods      []string // upper case; HEAD is implied by GET
+	Path         PathPattern
+	Query        []QueryMatch
+	MaxBody      int64 // bytes; 0 forbids a body
+	Body         BodyRule
+	Headers      HeaderMode
+	Cookies      bool
+	Redirects    RedirectMode
+	Credential   string // name of the profile's credential, "" for none
+	Internal     bool   // host may resolve to private addresses
+	Registry     bool   // host comes from a registry endpoint: private and documentation ranges, nothing nearer
+	WebSocket    bool
+	Tunnel       bool // tls = "tunnel": host, port and SNI are all that is policed
+	UploadBudget Budget
+	EncodedSlash bool // %2F counts as part of its segment
+	OddPaths     bool // dot and empty segments are allowed and matched literally
+}
+
+// Request is one request in the only form that is ever compared with rules.
+type Request struct {
+	Protocol   Protocol
+	Host       Host
+	Port       uint16
+	Method     string
+	Path       Path
+	Query      Query
+	BodyLength int64 // declared bytes; 0 none, -1 unknown
+}
+
+// Verdict is the outcome of judging. The zero value denies.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Deny Verdict = iota
+	Allow
+)
+
+// Gate and Handler are the two places where a request dies.
+type Stage uint8
+
+// StageGate answers 520 without a body; StageHandler answers 403 naming only the rule or code.
+const (
+	StageGate Stage = iota
+	StageHandler
+)
+
+// Decision is a verdict with its reason. The zero value is a denial at the gate.
+type Decision struct {
+	Verdict Verdict
+	Stage   Stage
+	Code    Code   // always set by Decide
+	Rule    *Rule  // the rule that allows, nil when denied
+	Nearest string // id of the rule that came closest, when denied at the handler
+	Reason  string // one sentence for people: what was asked and what is missing
+}
+
+// Code names a reason. The list is closed.
+type Code string
+
+// The reason codes of decisions, in the order of judging.
+const (
+	CodeAllowed           Code = "allowed"
+	CodeMalformed         Code = "malformed-request"
+	CodeAuthorityMismatch Code = "authority-mismatch"
+	CodeAddressRefused    Code = "address-refused"
+	CodeHostFloor         Code = "host-on-deny-floor"
+	CodeHostNotGranted    Code = "host-not-granted"
+	CodeGrantNotApplied   Code = "grant-not-applied"
+	CodeProtocol          Code = "protocol-not-granted"
+	CodePort              Code = "port-not-granted"
+	CodeMethod            Code = "method-not-granted"
+	CodePathMalformed     Code = "path-refused"
+	CodePath              Code = "path-not-granted"
+	CodeQuery             Code = "query-not-granted"
+	CodeBodyTooLarge      Code = "body-too-large"
+	CodeBodyNotGranted    Code = "body-not-granted"
+	CodeBodyAssertion     Code = "body-assertion"
+	CodeUploadBudget      Code = "upload-budget"
+	CodeRedirect          Code = "redirect-not-granted"
+	CodeRedirectHops      Code = "redirect-hops"
+	CodeUpgrade           Code = "upgrade-not-granted"
+	CodeConnect           Code = "connect-not-granted"
+	CodeNotTLS            Code = "not-tls"
+	CodeNotHTTP           Code = "not-http"
+	CodeNameNotGranted    Code = "name-ungranted"
+	CodeUDP               Code = "udp-refused"
+	CodeICMP              Code = "icmp-refused"
+	CodeRecordFailed      Code = "record-failed"
+	CodeBound             Code = "bound-reached"
+	CodeSecretMissing     Code = "credential-missing"
+	CodePlaceholder       Code = "placeholder-misplaced"
+)
+
+// AddressAllowance says which special addresses a rule's host may resolve to.
+type AddressAllowance uint8
+
+// AllowPublic is the default; AllowRegistry adds private and documentation
+// ranges; AllowInternal adds everything but metadata and unspecified addresses.
+const (
+	AllowPublic AddressAllowance = iota
+	AllowRegistry
+	AllowInternal
+)
+
+// Allowance returns what the rule permits its host to resolve to.
+func (r *Rule) Allowance() AddressAllowance {
+	switch {
+	case r.Internal:
+		return AllowInternal
+	case r.Registry:
+		return AllowRegistry
+	}
+	return AllowPublic
+}
+
+var _ = netip.Addr{}
