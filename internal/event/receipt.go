@@ -1,0 +1,151 @@
+package event
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// ReceiptSchema is the version of the Receipt's JSON. It changes only when a
+// field is renamed or removed; readers ignore fields that they do not know.
+const ReceiptSchema = 1
+
+// Receipt says what one pass through the fence did and what was verified
+// afterwards. It claims nothing that was not checked. Every list is present in
+// JSON, empty when there is nothing to say. docs/receipt.md describes it.
+type Receipt struct {
+	Schema       int             `json:"schema"`
+	Run          string          `json:"run"`
+	Version      string          `json:"version"`
+	Consumer     string          `json:"consumer,omitempty"`
+	Profiles     []string        `json:"profiles"`
+	GrantDigest  string          `json:"grant_digest"`
+	Position     string          `json:"position"` // enforce, report, legacy
+	Command      []string        `json:"command"`  // argv as given
+	Workdir      string          `json:"workdir"`
+	Endpoints    []Endpoint      `json:"endpoints"`
+	AddressGuard string          `json:"address_guard,omitempty"` // local, delegated
+	Applied      []Measure       `json:"applied"`
+	Steps        []Step          `json:"steps"`
+	Revoke       []Check         `json:"revoke"`
+	Result       Result          `json:"result"`
+	Swept        []Swept         `json:"swept"`
+	Interrupted  bool            `json:"interrupted"` // written by a later run: the supervisor died
+	Directory    string          `json:"directory,omitempty"`
+	StartedAt    time.Time       `json:"started_at"`
+	FinishedAt   time.Time       `json:"finished_at"`
+	Extra        json.RawMessage `json:"extra,omitempty"` // facts of one fence only, never needed to read the rest
+}
+
+// Endpoint is one address that a "registry:" rule stood for in this run.
+type Endpoint struct {
+	Ecosystem string `json:"ecosystem"`
+	URL       string `json:"url"`    // scheme, host, port, base path; never userinfo
+	Source    string `json:"source"` // where the address was learnt, as in "/etc/npmrc:3"
+}
+
+// Measure is one wall around the command and whether it stood.
+type Measure struct {
+	Name    string `json:"name"` // as in "user namespace", "seccomp", "no_new_privs"
+	Applied bool   `json:"applied"`
+	Detail  string `json:"detail,omitempty"`
+}
+
+// Step is one step of the fence, in the order of happening.
+type Step struct {
+	Name      string        `json:"name"`
+	StartedAt time.Time     `json:"started_at"`
+	Duration  time.Duration `json:"duration_ns"`
+	OK        bool          `json:"ok"`
+	Detail    string        `json:"detail,omitempty"`
+}
+
+// Check is one thing that the revoke looked at after the command was dead.
+type Check struct {
+	What     string `json:"what"`
+	Verified bool   `json:"verified"`
+	Detail   string `json:"detail,omitempty"`
+}
+
+// Result is how the command ended, or why it never ran.
+type Result struct {
+	Exit     int      `json:"exit"`             // what sbx exits with
+	Signal   string   `json:"signal,omitempty"` // as in "SIGKILL", when a signal ended the command
+	TimedOut bool     `json:"timed_out"`
+	Refusal  *Refusal `json:"refusal,omitempty"`
+	Denials  int      `json:"denials"`          // denied requests, not rows
+	Stream   string   `json:"stream,omitempty"` // why the output stream failed; apart from the exit status
+}
+
+// Swept is a run of the past whose supervisor died, and what became of it.
+type Swept struct {
+	Run       string    `json:"run"`
+	StartedAt time.Time `json:"started_at,omitzero"`
+	Removed   []string  `json:"removed"` // scratch directories
+	Detail    string    `json:"detail,omitempty"`
+}
+
+// RefusalKind names a kind of refusal. The list is closed.
+type RefusalKind string
+
+// The kinds of refusals.
+const (
+	RefusedAdmission   RefusalKind = "admission-refused"
+	RefusedApproval    RefusalKind = "approval-required"
+	RefusedAttestation RefusalKind = "attestation-rejected"
+	RefusedBudget      RefusalKind = "budget-stop"
+	RefusedRecipe      RefusalKind = "recipe-rejected"
+	RefusedTicket      RefusalKind = "ticket-rejected"
+	RefusedSandbox     RefusalKind = "sandbox-unavailable"
+)
+
+// Refusal is an error: sbx would not, or could not, run the command. No field
+// ever holds a secret's value.
+type Refusal struct {
+	Kind    RefusalKind `json:"_tag"`
+	Name    string      `json:"name"`           // the sandbox that it concerns
+	Code    string      `json:"code,omitempty"` // as in "unknown-profile"
+	Step    string      `json:"step,omitempty"` // the fence's step that failed
+	Message string      `json:"message"`
+	Next    string      `json:"next,omitempty"` // what the person can do, one sentence
+	Cause   error       `json:"-"`
+}
+
+// Error returns the message, without the next step.
+func (r *Refusal) Error() string {
+	if r.Message == "" && r.Cause != nil {
+		return r.Cause.Error()
+	}
+	return r.Message
+}
+
+// Unwrap returns the cause, if any.
+func (r *Refusal) Unwrap() error { return r.Cause }
+
+// MarshalJSON writes every list, also an empty one, so that readers need not
+// tell null from [].
+func (r Receipt) MarshalJSON() ([]byte, error) {
+	type plain Receipt
+	p := plain(r)
+	if p.Schema == 0 {
+		p.Schema = ReceiptSchema
+	}
+	p.Profiles = present(p.Profiles)
+	p.Command = present(p.Command)
+	p.Endpoints = present(p.Endpoints)
+	p.Applied = present(p.Applied)
+	p.Steps = present(p.Steps)
+	p.Revoke = present(p.Revoke)
+	p.Swept = append([]Swept{}, p.Swept...)
+	for i := range p.Swept {
+		p.Swept[i].Removed = present(p.Swept[i].Removed)
+	}
+	return json.Marshal(p)
+}
+
+// present returns s, or an empty slice in place of nil.
+func present[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}
