@@ -22,7 +22,7 @@ const maxAuthorities = 8
 // every field bounded: the path without query and fragment, the host in lower
 // case without trailing dot. Cleaning twice changes nothing more.
 func Clean(r event.Request) event.Request {
-	r.Host = Part(lowerHost(r.Host), MaxHost)
+	r.Host = cleanHost(r.Host)
 	r.Method = Part(r.Method, MaxMethod)
 	r.Path = Part(withoutQuery(r.Path), MaxPath)
 	r.Code = Part(r.Code, MaxMethod)
@@ -46,8 +46,8 @@ func cleanList(in []string) []string {
 	return out
 }
 
-func lowerHost(h string) string {
-	return strings.ToLower(strings.TrimSuffix(h, "."))
+func cleanHost(h string) string {
+	return strings.ToLower(Part(strings.TrimRight(h, "."), MaxHost))
 }
 
 // withoutQuery keeps what is before the first query or fragment mark: tokens

@@ -112,7 +112,7 @@ func TestCase65_HostileTextIsNeutralised(t *testing.T) {
 	}
 	got := Clean(in)
 	want := event.Request{
-		Verdict: "deny", Host: "evil%1B[31m.test", Method: "GET%0Afake", Path: "/a%00%E2%80%AEb",
+		Verdict: "deny", Host: "evil%1b[31m.test", Method: "GET%0Afake", Path: "/a%00%E2%80%AEb",
 		Code: "x", Reason: `said "hi"\x0d\x0a\x1b]0;t\x07 \u2028 \U0001f600 \xff`, Process: `sh\x9b`,
 		Protocol: "https", RedirectedFrom: "https://a.test/b", Authorities: []string{"a%09b"},
 	}
