@@ -1,0 +1,74 @@
+package handshake
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func pair(t *testing.T) (a, b *Conn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b = New(os.NewFile(uintptr(fds[0]), "a")), New(os.NewFile(uintptr(fds[1]), "b"))
+	t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
+	return a, b
+}
+
+func TestMessageCarriesBodyAndDescriptors(t *testing.T) {
+	a, b := pair(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	body := strings.Repeat("x", 300_000)
+	sent := make(chan error, 1)
+	go func() { sent <- a.Send("spec", body, w) }()
+	var got string
+	files, err := b.Expect("spec", &got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	if got != body || len(files) != 1 {
+		t.Fatalf("got %d bytes and %d files", len(got), len(files))
+	}
+	_ = w.Close()
+	if _, err := files[0].WriteString("hello"); err != nil {
+		t.Fatal(err)
+	}
+	_ = files[0].Close()
+	if text, err := io.ReadAll(r); err != nil || string(text) != "hello" {
+		t.Fatalf("through the passed pipe: %q, %v", text, err)
+	}
+}
+
+func TestFailureAndEndAreErrors(t *testing.T) {
+	a, b := pair(t)
+	if err := a.Send("failed", Failure{Step: "unshare-net", Errno: int(unix.EPERM)}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.Expect("listeners", nil)
+	if f, ok := errors.AsType[*Failure](err); !ok || f.Step != "unshare-net" || !errors.Is(err, unix.EPERM) {
+		t.Fatalf("got %v", err)
+	}
+	if err := a.Send("other", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Expect("listeners", nil); err == nil || !strings.Contains(err.Error(), "other") {
+		t.Fatalf("an unexpected kind: %v", err)
+	}
+	_ = a.Close()
+	if _, err := b.Receive(); !errors.Is(err, ErrClosed) {
+		t.Fatalf("after the end: %v", err)
+	}
+}

@@ -1,0 +1,161 @@
+// Package netns makes the network of a sandbox from inside its own namespace:
+// loopback, a synthetic address, listeners, and nft rules that lead every way out
+// to those listeners. It is called by the runner, whose threads are all inside.
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// The ports of the supervisor's listeners inside the namespace. They are
+// privileged, so that the command cannot take them.
+const (
+	PortTransparent = 1001
+	PortExplicit    = 1002
+	PortResolver    = 1003
+)
+
+// Addresses that exist inside: a resolver and proxy address of the synthetic range
+// (RFC 2544) and one unique local address (RFC 4193). Without a non-loopback
+// address getaddrinfo with AI_ADDRCONFIG finds nothing.
+var (
+	AddressV4 = netip.MustParseAddr("198.18.0.1")
+	AddressV6 = netip.MustParseAddr("fd5b:7362:78::1")
+)
+
+// ProxyPort is the port of AddressV4 that the proxy variables name.
+const ProxyPort = 3128
+
+// Files are the descriptors that the supervisor serves, in the order of Names.
+type Files struct{ files []*os.File }
+
+// Names of the descriptors, in order.
+var Names = [...]string{
+	"transparent-v4", "transparent-v6", "explicit-v4",
+	"resolver-udp-v4", "resolver-udp-v6", "resolver-tcp-v4", "resolver-tcp-v6", "packet-log",
+}
+
+// All returns the descriptors in the order of Names.
+func (f Files) All() []*os.File { return f.files }
+
+// Close closes this process's copies.
+func (f Files) Close() error {
+	var errs []error
+	for _, file := range f.files {
+		errs = append(errs, file.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Setup brings the namespace of the calling process to the floor: everything is
+// led to the returned listeners, everything else is refused. The rules are read
+// back and compared; a difference is an error.
+func Setup() (Files, error) {
+	if err := addresses(); err != nil {
+		return Files{}, err
+	}
+	files, err := listeners()
+	if err != nil {
+		return Files{}, err
+	}
+	if err := loadRules(); err != nil {
+		return Files{}, errors.Join(err, files.Close())
+	}
+	return files, nil
+}
+
+func addresses() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("finding lo: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("bringing up lo: %w", err)
+	}
+	for _, a := range []netip.Addr{AddressV4, AddressV6} {
+		if err := address(lo, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// address adds one address to lo and makes every address of its family local,
+// so that a connection to anywhere stays inside.
+func address(lo netlink.Link, a netip.Addr) error {
+	host := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+	if err := netlink.AddrAdd(lo, &netlink.Addr{IPNet: host, Flags: unix.IFA_F_NODAD}); err != nil {
+		return fmt.Errorf("adding %s to lo: %w", a, err)
+	}
+	scope := netlink.SCOPE_UNIVERSE
+	if a.Is4() {
+		scope = netlink.SCOPE_HOST
+	}
+	everywhere := &net.IPNet{IP: make(net.IP, a.BitLen()/8), Mask: net.CIDRMask(0, a.BitLen())}
+	route := &netlink.Route{
+		LinkIndex: lo.Attrs().Index, Dst: everywhere, Table: unix.RT_TABLE_LOCAL,
+		Type: unix.RTN_LOCAL, Scope: scope, Protocol: unix.RTPROT_STATIC,
+	}
+	if err := netlink.RouteAdd(route); err != nil {
+		return fmt.Errorf("adding the local default route for %s: %w", a, err)
+	}
+	return nil
+}
+
+func listeners() (Files, error) {
+	v4, v6 := netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()
+	makers := []func() (int, error){
+		func() (int, error) { return listen(v4, PortTransparent) },
+		func() (int, error) { return listen(v6, PortTransparent) },
+		func() (int, error) { return listen(v4, PortExplicit) },
+		func() (int, error) { return bind(unix.SOCK_DGRAM, v4, PortResolver) },
+		func() (int, error) { return bind(unix.SOCK_DGRAM, v6, PortResolver) },
+		func() (int, error) { return listen(v4, PortResolver) },
+		func() (int, error) { return listen(v6, PortResolver) },
+		packetLog,
+	}
+	var out Files
+	for i, make := range makers {
+		fd, err := make()
+		if err != nil {
+			return Files{}, errors.Join(fmt.Errorf("opening %s: %w", Names[i], err), out.Close())
+		}
+		out.files = append(out.files, os.NewFile(uintptr(fd), Names[i]))
+	}
+	return out, nil
+}
+
+func listen(a netip.Addr, port int) (int, error) {
+	fd, err := bind(unix.SOCK_STREAM, a, port)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Listen(fd, 4096); err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func bind(kind int, a netip.Addr, port int) (int, error) {
+	family, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: port, Addr: [4]byte(a.AsSlice()[:4])})
+	if a.Is6() {
+		family, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: port, Addr: a.As16()}
+	}
+	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Bind(fd, sa); err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}

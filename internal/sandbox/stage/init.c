@@ -1,0 +1,355 @@
+// The sandbox's PID 1. It runs before (and instead of) the Go runtime, so it
+// costs no runtime start: reads its plan from the runner, becomes the caller's
+// uid without any capability, proves the floor, starts the command, reaps, and
+// takes the whole pid namespace with it when it ends.
+#define _GNU_SOURCE
+#include "stage.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+// The plan's fixed head; Go writes the same layout (plan.go).
+struct plan_head {
+	uint32_t uid, gid;         // what the command sees
+	uint32_t tty;              // bit 0: allocate a pty; bits 1 to 3: it is the command's fd 0, 1, 2
+	uint32_t null;             // bits 0 to 2: that fd is the sandbox's own /dev/null
+	uint32_t rows, cols;
+	uint32_t argc, envc;
+	uint32_t text;             // bytes of cwd, argv, env: NUL-terminated strings
+	uint32_t filter;           // bytes of the seccomp program
+	uint32_t probe_port;       // TCP port of both probes, host order
+	uint8_t probe4[4], probe6[16];
+	char nonce[32];            // hexadecimal, no NUL
+};
+
+static pid_t command;
+
+// 'E' frames: step, NUL, errno as text.
+static void __attribute__((noreturn)) fail_as(const char *step, int status)
+{
+	char b[200];
+	int n = snprintf(b, sizeof b, "E%s:%d\n", step, errno);
+
+	(void)!write(SBX_INIT_CTL, b, n);
+	_exit(status);
+}
+
+static void __attribute__((noreturn)) fail(const char *step) { fail_as(step, 125); }
+
+static void read_full(void *p, size_t n)
+{
+	char *at = p;
+
+	while (n) {
+		ssize_t r = read(SBX_INIT_CTL, at, n);
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r <= 0)
+			_exit(125);
+		at += r, n -= r;
+	}
+}
+
+static void *must_alloc(size_t n)
+{
+	void *p = calloc(1, n ? n : 1);
+
+	if (!p)
+		fail("memory");
+	return p;
+}
+
+static void write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		fail(path);
+	close(fd);
+}
+
+// The second user namespace is the second wall: the command's own, without
+// power over the network and mount namespaces, and with the caller's uid.
+static void enter_own_user(const struct plan_head *h)
+{
+	char map[64];
+
+	if (unshare(CLONE_NEWUSER) < 0)
+		fail("second-user-namespace");
+	write_file("/proc/self/setgroups", "deny");
+	snprintf(map, sizeof map, "%u 0 1", h->uid);
+	write_file("/proc/self/uid_map", map);
+	snprintf(map, sizeof map, "%u 0 1", h->gid);
+	write_file("/proc/self/gid_map", map);
+}
+
+static void drop_privileges(void)
+{
+	struct __user_cap_header_struct head = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct none[2];
+	struct rlimit core = { 0, 0 };
+	int cap;
+
+	for (cap = 0; cap < 64; cap++)
+		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0)
+			break;
+	prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+	memset(none, 0, sizeof none);
+	if (syscall(SYS_capset, &head, none) < 0)
+		fail("capset");
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		fail("no-new-privs");
+	if (setrlimit(RLIMIT_CORE, &core) < 0)
+		fail("rlimit-core");
+	// The command shares this process's uid; it must not reach its memory or descriptors.
+	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+		fail("dumpable");
+}
+
+static int send_fd(int fd)
+{
+	char ctl[CMSG_SPACE(sizeof(int))] = { 0 }, tag = 'F';
+	struct iovec iov = { &tag, 1 };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+	c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	return sendmsg(SBX_INIT_CTL, &m, 0) < 0 ? -1 : 0;
+}
+
+// Opens the private pty inside, so that `tty` has a name there, and hands the
+// master to the supervisor. Returns the slave.
+static int open_pty(const struct plan_head *h)
+{
+	struct winsize size = { .ws_row = h->rows, .ws_col = h->cols };
+	int master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC), unlock = 0, slave;
+
+	if (master < 0 || ioctl(master, TIOCSPTLCK, &unlock) < 0)
+		fail("open-ptmx");
+	slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+	if (slave < 0)
+		fail("open-pts");
+	if (h->rows && ioctl(slave, TIOCSWINSZ, &size) < 0)
+		fail("window-size");
+	if (send_fd(master) < 0)
+		fail("send-pty");
+	close(master);
+	return slave;
+}
+
+static void place_stdio(const struct plan_head *h)
+{
+	int slave = h->tty & 1 ? open_pty(h) : -1, null = -1, fd;
+
+	for (fd = 0; fd <= 2; fd++) {
+		int from = -1;
+		if (h->tty & (2u << fd)) {
+			from = slave;
+		} else if (h->null & (1u << fd)) {
+			if (null < 0 && (null = open("/dev/null", O_RDWR | O_CLOEXEC)) < 0)
+				fail("open-null");
+			from = null;
+		}
+		if (from >= 0 && dup2(from, fd) < 0)
+			fail("place-stdio");
+	}
+	if (slave > 2)
+		close(slave);
+	if (null > 2)
+		close(null);
+}
+
+// One request to an address that nothing serves: only if the redirect and the
+// proxy's floor stand does it come back as 520.
+static void probe(int family, const struct plan_head *h)
+{
+	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons(h->probe_port) };
+	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(h->probe_port) };
+	char host[INET6_ADDRSTRLEN], request[256], answer[64];
+	const char *step = family == AF_INET ? "probe-v4" : "probe-v6";
+	struct timeval limit = { 5, 0 };
+	int s = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), n;
+	ssize_t got = 0, r;
+
+	memcpy(&v4.sin_addr, h->probe4, 4);
+	memcpy(&v6.sin6_addr, h->probe6, 16);
+	inet_ntop(family, family == AF_INET ? (void *)&v4.sin_addr : (void *)&v6.sin6_addr, host, sizeof host);
+	if (s < 0 || setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) < 0 ||
+	    setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) < 0)
+		fail(step);
+	if (connect(s, family == AF_INET ? (void *)&v4 : (void *)&v6, family == AF_INET ? sizeof v4 : sizeof v6) < 0)
+		fail(step);
+	n = snprintf(request, sizeof request, "GET /%.32s HTTP/1.1\r\nHost: %s%s%s:%u\r\nConnection: close\r\n\r\n", h->nonce,
+		     family == AF_INET ? "" : "[", host, family == AF_INET ? "" : "]", h->probe_port);
+	if (write(s, request, n) != n)
+		fail(step);
+	while (got < 12 && (r = read(s, answer + got, sizeof answer - got)) > 0)
+		got += r;
+	if (got < 12 || memcmp(answer, "HTTP/1.1 520", 12) != 0) {
+		errno = got < 12 ? ETIMEDOUT : EPROTO;
+		fail(step);
+	}
+	close(s);
+}
+
+static void __attribute__((noreturn)) run_command(const struct plan_head *h, char **argv, char **env, struct sock_fprog *filter)
+{
+	sigset_t none;
+	int sig;
+
+	if (setsid() < 0)
+		fail("setsid");
+	if (h->tty & 1 && ioctl(h->tty & 2 ? 0 : h->tty & 4 ? 1 : 2, TIOCSCTTY, 0) < 0)
+		fail("controlling-terminal");
+	for (sig = 1; sig < NSIG; sig++)
+		signal(sig, SIG_DFL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	if (syscall(SYS_close_range, 3, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */) < 0)
+		fail("close-range");
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, filter) < 0)
+		fail("seccomp");
+	environ = env;
+	execvpe(argv[0], argv, env);
+	fail_as("exec", errno == ENOENT || errno == ENOTDIR ? 127 : 126);
+}
+
+static void __attribute__((noreturn)) end(int status)
+{
+	char frame[5] = { 'X' };
+
+	// Everything in the namespace dies before the status is told.
+	kill(-1, SIGKILL);
+	while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
+		;
+	memcpy(frame + 1, &status, sizeof status);
+	(void)!write(SBX_INIT_CTL, frame, sizeof frame);
+	_exit(0);
+}
+
+// Reaps until the command itself is gone.
+static void reap(void)
+{
+	int status;
+	pid_t p;
+
+	while ((p = waitpid(-1, &status, WNOHANG)) > 0)
+		if (p == command)
+			end(status);
+}
+
+// Interrupt and quit go to the foreground as from a terminal's keys, the rest
+// to the command alone, as from kill(1).
+static void deliver(int sig)
+{
+	kill(sig == SIGINT || sig == SIGQUIT ? -command : command, sig);
+}
+
+static void __attribute__((noreturn)) supervise(int signals)
+{
+	struct pollfd fds[2] = { { SBX_INIT_CTL, POLLIN, 0 }, { signals, POLLIN, 0 } };
+	struct signalfd_siginfo info;
+	unsigned char sig;
+
+	for (;;) {
+		reap();
+		if (poll(fds, 2, -1) < 0 && errno != EINTR)
+			_exit(125);
+		if (fds[1].revents && read(signals, &info, sizeof info) < 0 && errno != EAGAIN)
+			_exit(125);
+		if (!fds[0].revents)
+			continue;
+		if (read(SBX_INIT_CTL, &sig, 1) != 1)
+			_exit(125); // the runner is gone: so is everything here
+		deliver(sig);
+	}
+}
+
+static char **strings(char **at, char *end, uint32_t n)
+{
+	char **list = must_alloc((n + 1) * sizeof *list);
+	uint32_t i;
+
+	for (i = 0; i < n; i++) {
+		if (*at >= end)
+			_exit(125);
+		list[i] = *at;
+		*at += strlen(*at) + 1;
+	}
+	return list;
+}
+
+void sbx_init_main(void)
+{
+	struct plan_head h;
+	struct sock_fprog filter = { 0 };
+	char *text, *at, *cwd, **argv, **env, go;
+	sigset_t chld;
+	int signals;
+
+	// Bound to the runner's thread that started us; the control socket's end is the second watch.
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || syscall(SYS_close_range, SBX_INIT_CTL + 1, ~0U, 0) < 0)
+		fail("pdeathsig");
+	prctl(PR_SET_NAME, "sbx-init", 0, 0, 0);
+	read_full(&h, sizeof h);
+	text = must_alloc(h.text + 1), filter.filter = must_alloc(h.filter);
+	read_full(text, h.text);
+	read_full(filter.filter, h.filter);
+	filter.len = h.filter / sizeof(struct sock_filter);
+	at = text;
+	cwd = strings(&at, text + h.text, 1)[0];
+	argv = strings(&at, text + h.text, h.argc);
+	env = strings(&at, text + h.text, h.envc);
+
+	enter_own_user(&h);
+	drop_privileges();
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
+		fail("pdeathsig");
+	place_stdio(&h);
+	if (chdir(cwd) < 0)
+		fail("chdir");
+	probe(AF_INET, &h);
+	probe(AF_INET6, &h);
+	if (write(SBX_INIT_CTL, "P", 1) != 1)
+		_exit(125);
+	read_full(&go, 1);
+	if (go != 'G')
+		_exit(125);
+
+	sigemptyset(&chld);
+	sigaddset(&chld, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &chld, NULL);
+	signals = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (signals < 0)
+		fail("signalfd");
+	command = fork();
+	if (command < 0)
+		fail("fork");
+	if (command == 0)
+		run_command(&h, argv, env, &filter);
+	// Only the command may keep its pipes and terminal open.
+	close(0), close(1), close(2);
+	supervise(signals);
+}

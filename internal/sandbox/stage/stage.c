@@ -1,0 +1,209 @@
+// The constructor that splits a fencing sbx into supervisor and runner before
+// the Go runtime exists: only a single-threaded process may enter a user
+// namespace, and libcontainer starts faster from inside one (user_namespaces(7)).
+#define _GNU_SOURCE
+#include "stage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int sbx_role, sbx_socket = -1, sbx_euid, sbx_egid, sbx_privileged;
+pid_t sbx_peer;
+
+// The commands that run something fenced. Every other command stays one process.
+static const char *const fencing[] = { "exec", NULL };
+
+static int fences(int argc, char **argv)
+{
+	int i;
+
+	if (argc < 2 || getenv("_LIBCONTAINER_INITPIPE"))
+		return 0;
+	for (i = 0; fencing[i] && strcmp(fencing[i], argv[1]) != 0; i++)
+		;
+	if (!fencing[i])
+		return 0;
+	for (i = 2; i < argc && strcmp(argv[i], "--") != 0; i++)
+		if (!strcmp(argv[i], "-h") || !strcmp(argv[i], "--help") || !strcmp(argv[i], "--dry-run"))
+			return 0;
+	return 1;
+}
+
+// Reports a failed step to the supervisor as one frame of its protocol: four
+// bytes of length (little endian), then JSON.
+static void fail(const char *step)
+{
+	char body[256], frame[4 + sizeof body];
+	int n = snprintf(body, sizeof body, "{\"kind\":\"failed\",\"body\":{\"step\":\"%s\",\"errno\":%d}}", step, errno);
+
+	frame[0] = (char)n, frame[1] = (char)(n >> 8), frame[2] = 0, frame[3] = 0;
+	memcpy(frame + 4, body, n);
+	(void)!write(sbx_socket, frame, 4 + n);
+	_exit(125);
+}
+
+static void write_file(const char *path, const char *text, const char *step)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		fail(step);
+	close(fd);
+}
+
+static int has_sys_admin(void)
+{
+	struct __user_cap_header_struct head = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct data[2];
+
+	if (syscall(SYS_capget, &head, data) < 0)
+		return 0;
+	return (data[CAP_SYS_ADMIN >> 5].effective >> (CAP_SYS_ADMIN & 31)) & 1;
+}
+
+static void enter_user_namespace(void)
+{
+	char map[64];
+
+	if (unshare(CLONE_NEWUSER) < 0)
+		fail("unshare-user");
+	write_file("/proc/self/setgroups", "deny", "setgroups");
+	snprintf(map, sizeof map, "0 %d 1", sbx_euid);
+	write_file("/proc/self/uid_map", map, "uid-map");
+	snprintf(map, sizeof map, "0 %d 1", sbx_egid);
+	write_file("/proc/self/gid_map", map, "gid-map");
+}
+
+// Nothing of the caller's may live on in the half that starts hostile code:
+// no descriptor, no terminal, no session.
+static void shed_caller(void)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC), fd;
+
+	if (null < 0)
+		fail("open-null");
+	for (fd = 0; fd <= 1; fd++)
+		if (dup2(null, fd) < 0)
+			fail("shed-stdio");
+	if ((sbx_socket > 3 && syscall(SYS_close_range, 3, sbx_socket - 1, 0) < 0) ||
+	    syscall(SYS_close_range, sbx_socket + 1, ~0U, 0) < 0)
+		fail("close-range");
+	if (setsid() < 0)
+		fail("setsid");
+}
+
+static void become_runner(pid_t parent)
+{
+	sbx_role = SBX_ROLE_RUNNER;
+	prctl(PR_SET_NAME, "sbx-runner", 0, 0, 0);
+	// The death signal does not fire for a parent that died before it was set.
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || getppid() != parent)
+		_exit(125);
+	shed_caller();
+	if (!sbx_privileged)
+		enter_user_namespace();
+	// Changing credentials clears the death signal (prctl(2)).
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
+		fail("pdeathsig");
+	if (unshare(CLONE_NEWNS) < 0)
+		fail("unshare-mount");
+	if (unshare(CLONE_NEWNET) < 0)
+		fail("unshare-net");
+	if (mount("", "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
+		fail("mount-slave");
+}
+
+__attribute__((constructor)) static void sbx_stage(int argc, char **argv)
+{
+	struct rlimit none = { 0, 0 };
+	int pair[2];
+	pid_t self, child;
+
+	if (argc > 0 && !strcmp(argv[0], SBX_INIT_PATH) && getpid() == 1)
+		sbx_init_main();
+	sbx_euid = (int)geteuid(), sbx_egid = (int)getegid();
+	if (!fences(argc, argv))
+		return;
+	sbx_privileged = has_sys_admin();
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+		return; // the supervisor finds itself without a runner and says so
+	setrlimit(RLIMIT_CORE, &none);
+	self = getpid();
+	child = fork();
+	if (child == 0) {
+		sbx_socket = pair[1];
+		close(pair[0]);
+		become_runner(self);
+		return;
+	}
+	close(pair[1]);
+	if (child < 0) {
+		close(pair[0]);
+		return;
+	}
+	sbx_role = SBX_ROLE_SUPERVISOR, sbx_socket = pair[0], sbx_peer = child;
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+}
+
+static int write_map(pid_t pid, const char *name, unsigned int disk, unsigned int kid)
+{
+	char path[64], map[64];
+	int fd, n;
+
+	snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+	n = snprintf(map, sizeof map, "%u %u 1", disk, kid);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	n = write(fd, map, n) < 0 ? -errno : 0;
+	close(fd);
+	return n;
+}
+
+int sbx_idmap_userns(unsigned int disk_uid, unsigned int disk_gid, unsigned int kuid, unsigned int kgid)
+{
+	char path[64];
+	int err, fd = -1, block[2];
+	pid_t child;
+
+	if (pipe2(block, O_CLOEXEC) < 0)
+		return -errno;
+	// A bare clone: no fork handlers, since the Go runtime's threads are there.
+	child = (pid_t)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
+	if (child == 0) {
+		char c;
+		syscall(SYS_close, block[1]);
+		syscall(SYS_read, block[0], &c, 1);
+		syscall(SYS_exit_group, 0);
+	}
+	err = child < 0 ? -errno : 0;
+	close(block[0]);
+	if (!err)
+		err = write_map(child, "uid_map", disk_uid, kuid);
+	if (!err)
+		err = write_map(child, "gid_map", disk_gid, kgid);
+	if (!err) {
+		snprintf(path, sizeof path, "/proc/%d/ns/user", (int)child);
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (fd < 0)
+			err = -errno;
+	}
+	close(block[1]);
+	if (child > 0)
+		while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+			;
+	return err ? err : fd;
+}

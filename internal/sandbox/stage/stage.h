@@ -1,0 +1,29 @@
+// Shared declarations of the stage: what happens before, and instead of, the Go runtime.
+#ifndef SBX_STAGE_H
+#define SBX_STAGE_H
+
+#include <sys/types.h>
+
+// The path of the init inside every sandbox; a process that is started under
+// this name as PID 1 never becomes a Go program.
+#define SBX_INIT_PATH "/run/sbx/init"
+// The descriptor of the init's control socket.
+#define SBX_INIT_CTL 3
+
+enum sbx_role { SBX_ROLE_NONE = 0, SBX_ROLE_SUPERVISOR = 1, SBX_ROLE_RUNNER = 2 };
+
+extern int sbx_role;      // enum sbx_role
+extern int sbx_socket;    // this half's end of the socket pair, or -1
+extern pid_t sbx_peer;    // supervisor only: the runner's pid
+extern int sbx_euid;      // the caller's ids, as seen before any namespace
+extern int sbx_egid;
+extern int sbx_privileged; // CAP_SYS_ADMIN in the caller's user namespace
+
+// Runs the init's whole life. Never returns.
+void sbx_init_main(void) __attribute__((noreturn));
+
+// Opens a user namespace in which id 0 stands for `kuid`/`kgid` of this
+// namespace, for idmapped mounts. Returns its descriptor or -errno.
+int sbx_idmap_userns(unsigned int disk_uid, unsigned int disk_gid, unsigned int kuid, unsigned int kgid);
+
+#endif
