@@ -1,0 +1,58 @@
+package sbxtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// Binary builds the release binary, once for the test process, and returns
+// the path of a copy that every user of a lab can execute.
+func Binary(t testing.TB) string {
+	t.Helper()
+	path, err := builtBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+var builtBinary = sync.OnceValues(func() (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	build := exec.CommandContext(context.Background(), filepath.Join(root, ".ci/build"))
+	build.Dir = root
+	if output, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building sbx: %w\n%s", err, output)
+	}
+	place := labRoot + "/bin/sbx"
+	if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
+		return "", fmt.Errorf("placing the binary: %w", err)
+	}
+	if err := copyFile(filepath.Join(root, "bin/sbx"), place, 0o755); err != nil {
+		return "", fmt.Errorf("placing the binary: %w", err)
+	}
+	return place, nil
+})
+
+// Root is the top of the source tree that the test runs in.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("finding the source tree: %w", err)
+	}
+	for start := dir; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("finding the source tree: no go.mod above %s", start)
+		}
+	}
+}
