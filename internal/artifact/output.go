@@ -1,0 +1,55 @@
+package artifact
+
+import (
+	"fmt"
+	"os"
+	"sync"
+)
+
+// output is output.log: at most limit bytes of what the command wrote.
+type output struct {
+	mu      sync.Mutex
+	file    *os.File
+	limit   int64 // bytes
+	written int64
+	bound   *BoundError
+}
+
+// Write appends p, or as much of it as the bound allows.
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.bound != nil {
+		return 0, o.bound
+	}
+	if o.file == nil {
+		return 0, ErrFinished
+	}
+	room := o.limit - o.written
+	keep := p[:min(int64(len(p)), room)]
+	n, err := o.file.Write(keep)
+	o.written += int64(n)
+	if err != nil {
+		return n, fmt.Errorf("writing %s: %w", OutputFile, err)
+	}
+	if len(keep) == len(p) {
+		return n, nil
+	}
+	o.bound = &BoundError{fmt.Sprintf("the command's output is over %d bytes, the bound of %s", o.limit, OutputFile)}
+	_, err = fmt.Fprintf(o.file, "\nsbx: %s; the rest is not kept\n", o.bound.What)
+	if err != nil {
+		return n, fmt.Errorf("writing the last line of %s: %w", OutputFile, err)
+	}
+	return n, o.bound
+}
+
+func (o *output) close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.file == nil {
+		return nil
+	}
+	err := o.file.Close()
+	o.file = nil
+	return err
+}
