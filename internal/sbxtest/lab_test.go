@@ -190,7 +190,7 @@ func TestMountsAreTheLabs(t *testing.T) {
 func TestRealNetworkIsTheMachines(t *testing.T) {
 	lab := sbxtest.NewLab(t, sbxtest.RealNetwork())
 	inside := lab.Run(t, sbxtest.AsUser, "readlink", "/proc/self/ns/net")
-	outside, err := os.Readlink("/proc/self/ns/net")
+	outside, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}

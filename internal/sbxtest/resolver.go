@@ -25,7 +25,7 @@ func (w *world) serveNames(t testing.TB) (*resolver, error) {
 	r := &resolver{names: map[string][]netip.Addr{}}
 	at := netip.AddrPortFrom(netip.MustParseAddr(resolverV4), 53)
 	var udp net.PacketConn
-	err := w.space.RunFunc(func() (err error) {
+	err := w.within(w.space, func() (err error) {
 		if err = own(at.Addr()); err != nil {
 			return err
 		}

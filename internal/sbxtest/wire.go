@@ -63,7 +63,7 @@ const ipv6Header = 40
 // tap starts the log of the world's end of the cable.
 func (w *world) tap(t testing.TB) (*wire, error) {
 	l := &wire{fd: -1}
-	err := w.space.RunFunc(func() (err error) {
+	err := w.within(w.space, func() (err error) {
 		l.fd, err = packetSocket("lab0")
 		return err
 	})

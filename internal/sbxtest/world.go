@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -23,6 +24,7 @@ const (
 // world is the network that servers live in. It answers for every address:
 // what no server has is refused by its kernel, after it was logged.
 type world struct {
+	maker    *thread
 	space    *namespace
 	wire     *wire
 	resolver *resolver
@@ -46,16 +48,10 @@ func (l *Lab) makeWorld() error {
 		return err
 	}
 	name := strings.TrimPrefix(l.dir, labRoot+"/")
-	inner, err := newNamespace(name)
+	w, inner, err := newWorld(l.t, name)
 	if err != nil {
 		return err
 	}
-	l.t.Cleanup(func() { _ = inner.Close() })
-	w := &world{}
-	if w.space, err = newNamespace(name + "-world"); err != nil {
-		return err
-	}
-	l.t.Cleanup(func() { _ = w.space.Close() })
 	l.world = w
 	if err := w.link(inner); err != nil {
 		return err
@@ -79,6 +75,30 @@ func (l *Lab) makeWorld() error {
 	})
 }
 
+// newWorld makes the two empty namespaces: the world's and, inner, the lab's.
+func newWorld(t testing.TB, name string) (w *world, inner *namespace, err error) {
+	w = &world{maker: newThread()}
+	t.Cleanup(w.maker.stop)
+	err = w.maker.run(func() error {
+		if inner, err = newNamespace(name); err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = inner.Close() })
+		if w.space, err = newNamespace(name + "-world"); err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = w.space.Close() })
+		return nil
+	})
+	return w, inner, err
+}
+
+// within does work in one of the two namespaces. The maker thread does it:
+// gont leaves a thread in the main thread's namespace (see furnish) afterwards.
+func (w *world) within(space *namespace, work func() error) error {
+	return w.maker.run(func() error { return space.RunFunc(work) })
+}
+
 // closeOnExec keeps namespace descriptors, which gont and netns open without
 // the flag, away from the commands.
 func closeOnExec() error {
@@ -91,7 +111,7 @@ func closeOnExec() error {
 // link makes a virtual cable between the lab and the world, with addresses and
 // routes on both sides.
 func (w *world) link(inner *namespace) error {
-	err := w.space.RunFunc(func() error {
+	err := w.within(w.space, func() error {
 		// Made inside the world, so that the machine's own namespace never has it.
 		cable := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lab0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(inner.NsHandle)}
 		if err := netlink.LinkAdd(cable); err != nil {
@@ -108,7 +128,7 @@ func (w *world) link(inner *namespace) error {
 	if err != nil {
 		return fmt.Errorf("making the world: %w", err)
 	}
-	err = inner.RunFunc(func() error {
+	err = w.within(inner, func() error {
 		if err := up("lo"); err != nil {
 			return err
 		}
@@ -221,7 +241,7 @@ func (w *world) address(name string) ([]netip.Addr, error) {
 	if haveV6() {
 		addrs = append(addrs, netip.MustParseAddr(fmt.Sprintf("2a11:22:33::%d", 100+w.count)))
 	}
-	err := w.space.RunFunc(func() error { return own(addrs...) })
+	err := w.within(w.space, func() error { return own(addrs...) })
 	if err != nil {
 		return nil, fmt.Errorf("giving %s an address: %w", name, err)
 	}
@@ -248,7 +268,7 @@ func own(addrs ...netip.Addr) error {
 
 // listen opens a TCP listener in the world.
 func (w *world) listen(at netip.AddrPort) (listener net.Listener, err error) {
-	err = w.space.RunFunc(func() error {
+	err = w.within(w.space, func() error {
 		listener, err = net.Listen("tcp", at.String())
 		return err
 	})
