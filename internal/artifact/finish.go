@@ -28,13 +28,16 @@ func (r *Run) Finish(receipt event.Receipt) error {
 		r.out.close(),
 		r.requests.Close(),
 		r.denials.Close(),
-		writeDenials(r.root, r.fold.Denials()),
+		r.foldDenials(),
 		removeTree(r.state, filepath.Join(scratchDir, r.id)),
 	)
 	if failed := writeReceipt(r.root, receipt); failed != nil {
 		return fmt.Errorf("finishing run %s: %w", r.id, errors.Join(err, failed))
 	}
-	err = errors.Join(err, r.state.Remove(filepath.Join(activeDir, r.id)), r.lock.Close())
+	// Moved and not removed: ext4 makes the next files slowly while it passes
+	// over the inodes that were freed in the last seconds.
+	entry := filepath.Join(runsDir, r.id, StartedFile)
+	err = errors.Join(err, r.state.Rename(filepath.Join(activeDir, r.id), entry), r.lock.Close())
 	if err != nil {
 		return fmt.Errorf("finishing run %s: %w", r.id, err)
 	}
@@ -54,6 +57,17 @@ func (r *Run) Close() {
 		r.root.Close()
 	}
 	r.state.Close()
+}
+
+// foldDenials rewrites denials.jsonl, unless it says the same already.
+func (r *Run) foldDenials() error {
+	rows := r.fold.Denials()
+	for _, row := range rows {
+		if row.Count > 1 {
+			return writeDenials(r.root, rows)
+		}
+	}
+	return nil
 }
 
 func writeReceipt(root *os.Root, receipt event.Receipt) error {

@@ -20,6 +20,7 @@ import (
 // The files of a run's directory.
 const (
 	ReceiptFile  = "receipt.json"
+	StartedFile  = "started.json" // what was known at the start: the entry of active/, after Finish
 	DenialsFile  = "denials.jsonl"
 	RequestsFile = "requests.jsonl"
 	OutputFile   = "output.log"

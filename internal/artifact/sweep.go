@@ -113,7 +113,7 @@ func takeOver(state *os.Root, id string) (*os.File, error) {
 		return nil, fmt.Errorf("looking at run %s: %w", id, err)
 	}
 	err = flock(f, unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil && linked(f) {
+	if err == nil && stillActive(state, id, f) {
 		return f, nil
 	}
 	f.Close()
@@ -123,11 +123,15 @@ func takeOver(state *os.Root, id string) (*os.File, error) {
 	return nil, nil
 }
 
-// linked reports whether the file still has a name: a run that finished between
-// our open and our lock has taken its name away.
-func linked(f *os.File) bool {
-	var st unix.Stat_t
-	return unix.Fstat(int(f.Fd()), &st) == nil && st.Nlink > 0
+// stillActive reports whether f is the entry of the run: one that finished
+// between our open and our lock has moved it away.
+func stillActive(state *os.Root, id string, f *os.File) bool {
+	ours, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	entry, err := state.Lstat(filepath.Join(activeDir, id))
+	return err == nil && os.SameFile(ours, entry)
 }
 
 func sweepOne(state *os.Root, d deadRun) (event.Swept, error) {
