@@ -2,7 +2,10 @@
 // without I/O or clock, whose zero value denies.
 package egress
 
-import "net/netip"
+import (
+	"fmt"
+	"slices"
+)
 
 // Protocol is the kind of traffic that a rule is about. The zero value matches nothing.
 type Protocol uint8
@@ -35,6 +38,45 @@ const (
 	RedirectFollow
 )
 
+// String returns the name used in profiles and records: https, http, tcp or none.
+func (p Protocol) String() string {
+	switch p {
+	case ProtocolHTTPS:
+		return "https"
+	case ProtocolHTTP:
+		return "http"
+	case ProtocolTCP:
+		return "tcp"
+	case ProtocolNone:
+	}
+	return "none"
+}
+
+// ParseProtocol reads what String writes; "none" and everything else is an error.
+func ParseProtocol(s string) (Protocol, error) {
+	for _, p := range []Protocol{ProtocolHTTPS, ProtocolHTTP, ProtocolTCP} {
+		if s == p.String() {
+			return p, nil
+		}
+	}
+	return ProtocolNone, fmt.Errorf("parsing protocol %q: one of https, http, tcp is wanted", clip(s))
+}
+
+// MarshalText writes String.
+func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// DefaultPort returns 443 for https, 80 for http and 0 for everything else.
+func (p Protocol) DefaultPort() uint16 {
+	switch p {
+	case ProtocolHTTPS:
+		return 443
+	case ProtocolHTTP:
+		return 80
+	case ProtocolTCP, ProtocolNone:
+	}
+	return 0
+}
+
 // Endpoint is one address of a registry: where its clients really ask.
 type Endpoint struct {
 	Protocol Protocol
@@ -66,7 +108,7 @@ type Budget struct{ Bytes, Requests int64 }
 
 // Rule is one reviewed permission. Rules are immutable once compiled into a Policy.
 type Rule struct {
-	ID           string // unique within the profile, as in "js-install/registry"
+	ID           string // "profile/rule"; shared by what one reviewed rule expands to (paths, endpoints)
 	Protocol     Protocol
 	Host         HostPattern
 	Ports        []uint16 // sorted; never empty after Compile
@@ -86,6 +128,21 @@ type Rule struct {
 	UploadBudget Budget
 	EncodedSlash bool // %2F counts as part of its segment
 	OddPaths     bool // dot and empty segments are allowed and matched literally
+}
+
+// BodyCap returns how many body bytes, encoded and decoded alike, a request with
+// this method may carry; 0 forbids a body.
+func (r *Rule) BodyCap(method string) int64 {
+	switch method {
+	case "GET", "HEAD", "DELETE":
+		return 0
+	}
+	return r.MaxBody
+}
+
+// allowsMethod implies HEAD where GET is. Methods are case-sensitive (RFC 9110 section 9.1).
+func (r *Rule) allowsMethod(method string) bool {
+	return slices.Contains(r.Methods, method) || method == "HEAD" && slices.Contains(r.Methods, "GET")
 }
 
 // Request is one request in the only form that is ever compared with rules.
@@ -108,7 +165,7 @@ const (
 	Allow
 )
 
-// Gate and Handler are the two places where a request dies.
+// Stage is the place where a request dies: gate or handler.
 type Stage uint8
 
 // StageGate answers 520 without a body; StageHandler answers 403 naming only the rule or code.
@@ -186,4 +243,3 @@ func (r *Rule) Allowance() AddressAllowance {
 	return AllowPublic
 }
 
-var _ = netip.Addr{}

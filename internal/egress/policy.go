@@ -1,0 +1,245 @@
+package egress
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Policy is a compiled set of rules, indexed by host. It is immutable and safe
+// for concurrent use; nil denies everything at the gate.
+type Policy struct {
+	exact    map[string][]*Rule // by Host.String
+	wildcard map[string][]*Rule // by the name under the star
+	floor    map[string]struct{}
+	profiles string // names for reasons, as in "js-install and cf-api"
+}
+
+// Compile checks and indexes rules. Hosts on the deny floor are refused whatever
+// the rules say, so the caller leaves out those that a profile may override.
+func Compile(rules []Rule, denyFloor []Host) (*Policy, error) {
+	p := &Policy{
+		exact:    make(map[string][]*Rule),
+		wildcard: make(map[string][]*Rule),
+		floor:    make(map[string]struct{}),
+	}
+	for _, h := range denyFloor {
+		p.floor[h.text] = struct{}{}
+	}
+	for i := range rules {
+		rule, err := prepare(rules[i])
+		if err != nil {
+			return nil, fmt.Errorf("compiling rule %s: %w", rules[i].ID, err)
+		}
+		index := p.exact
+		if rule.Host.wildcard {
+			index = p.wildcard
+		}
+		index[rule.Host.host.text] = append(index[rule.Host.host.text], rule)
+	}
+	for _, index := range []map[string][]*Rule{p.exact, p.wildcard} {
+		for _, list := range index {
+			slices.SortStableFunc(list, widerFirst)
+		}
+	}
+	p.profiles = profileNames(rules)
+	return p, nil
+}
+
+// widerFirst makes the union of rules on one host hold without asking each for
+// the body: what asserts nothing and takes larger bodies comes first.
+func widerFirst(a, b *Rule) int {
+	if a.Body.Asserts() != b.Body.Asserts() {
+		if a.Body.Asserts() {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Compare(b.MaxBody, a.MaxBody)
+}
+
+// prepare returns a copy with defaults filled in, or says what is missing.
+func prepare(r Rule) (*Rule, error) {
+	if r.ID == "" || r.Host.host.IsZero() {
+		return nil, errors.New("a rule needs an id and a host")
+	}
+	r.Ports = slices.Clone(r.Ports)
+	if port := r.Protocol.DefaultPort(); len(r.Ports) == 0 && port != 0 {
+		r.Ports = []uint16{port}
+	}
+	slices.Sort(r.Ports)
+	if len(r.Ports) == 0 || r.Ports[0] == 0 {
+		return nil, errors.New("a rule needs ports")
+	}
+	switch {
+	case r.Protocol == ProtocolNone:
+		return nil, errors.New("a rule needs a protocol")
+	case r.Protocol == ProtocolTCP || r.Tunnel:
+		return prepareOpaque(r)
+	}
+	return prepareHTTP(r)
+}
+
+func prepareOpaque(r Rule) (*Rule, error) {
+	if r.Tunnel && r.Protocol != ProtocolHTTPS {
+		return nil, errors.New("only https can be tunnelled")
+	}
+	if len(r.Methods) > 0 || r.Path.text != "" || len(r.Query) > 0 || r.Body.Asserts() || r.Credential != "" {
+		return nil, errors.New("what is not intercepted has neither methods, path, query, body nor credential")
+	}
+	return &r, nil
+}
+
+func prepareHTTP(r Rule) (*Rule, error) {
+	if len(r.Methods) == 0 || r.Path.text == "" {
+		return nil, errors.New("a rule needs methods and a path")
+	}
+	r.Methods = slices.Clone(r.Methods)
+	for _, m := range r.Methods {
+		if m == "" || m == "CONNECT" || strings.Trim(m, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
+			return nil, fmt.Errorf("method %q cannot be granted", m)
+		}
+	}
+	if r.MaxBody < 0 {
+		return nil, errors.New("max_body is negative")
+	}
+	r.Query = slices.Clone(r.Query)
+	return &r, nil
+}
+
+func profileNames(rules []Rule) string {
+	var names []string
+	for i := range rules {
+		name, _, _ := strings.Cut(rules[i].ID, "/")
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// GrantsHost reports whether some rule is about the host and the deny floor is not.
+func (p *Policy) GrantsHost(h Host) bool {
+	if p == nil || h.IsZero() || p.onFloor(h) {
+		return false
+	}
+	return len(p.exact[h.text]) > 0 || len(p.wildcard[parentOf(h)]) > 0
+}
+
+func (p *Policy) onFloor(h Host) bool {
+	_, found := p.floor[h.text]
+	return found
+}
+
+// Decide judges one request, in the order gate, protocol, port, method, path,
+// query, body length; a request passes when one rule lets it pass. A connection
+// that is to be relayed unseen is judged as ProtocolTCP, which only rules for tcp
+// and tunnels allow; a decrypted request is never allowed by those. A rule with
+// body assertions allows a request subject to DecideBody.
+func (p *Policy) Decide(req Request) Decision {
+	return p.decide(&req, nil)
+}
+
+// DecideBody judges a request again with its whole body, as received, against
+// all rules that would take it: the decision that counts when Decide allowed it
+// by a rule with body assertions. req.BodyLength is taken from body.
+func (p *Policy) DecideBody(req Request, body []byte, contentEncoding, contentType string) Decision {
+	req.BodyLength = int64(len(body))
+	return p.decide(&req, &bodyInput{body, contentEncoding, contentType})
+}
+
+type bodyInput struct {
+	body                  []byte
+	encoding, contentType string
+}
+
+func (p *Policy) decide(req *Request, body *bodyInput) Decision {
+	if p == nil {
+		return gateDenial(req, CodeHostNotGranted, "")
+	}
+	if p.onFloor(req.Host) {
+		return gateDenial(req, CodeHostFloor, p.profiles)
+	}
+	exact, wild := p.exact[req.Host.text], p.wildcard[parentOf(req.Host)]
+	if req.Host.IsZero() || len(exact)+len(wild) == 0 {
+		return gateDenial(req, CodeHostNotGranted, p.profiles)
+	}
+	best := attempt{}
+	for _, rules := range [2][]*Rule{exact, wild} {
+		for _, rule := range rules {
+			try := judge(rule, req, body)
+			if try.code == CodeAllowed {
+				return Decision{Verdict: Allow, Stage: StageHandler, Code: CodeAllowed, Rule: rule}
+			}
+			if try.depth > best.depth {
+				best = try
+			}
+		}
+	}
+	return handlerDenial(req, best)
+}
+
+// attempt says how far one rule went along with a request.
+type attempt struct {
+	rule   *Rule
+	code   Code
+	depth  int
+	detail string
+}
+
+func judge(rule *Rule, req *Request, body *bodyInput) attempt {
+	code, depth := judgeHead(rule, req)
+	if code != CodeAllowed {
+		return attempt{rule: rule, code: code, depth: depth}
+	}
+	if limit := rule.BodyCap(req.Method); req.BodyLength != 0 && !opaque(rule) {
+		switch {
+		case limit == 0:
+			return attempt{rule: rule, code: CodeBodyNotGranted, depth: 6}
+		case req.BodyLength > limit:
+			return attempt{rule: rule, code: CodeBodyTooLarge, depth: 7}
+		}
+	}
+	if body != nil && rule.Body.Asserts() {
+		code, detail := rule.JudgeBody(body.body, body.encoding, body.contentType)
+		return attempt{rule: rule, code: code, depth: 8, detail: detail}
+	}
+	return attempt{rule: rule, code: CodeAllowed}
+}
+
+func opaque(rule *Rule) bool { return rule.Tunnel || rule.Protocol == ProtocolTCP }
+
+// judgeHead returns the first check that fails, and its depth from 1.
+func judgeHead(rule *Rule, req *Request) (Code, int) {
+	seen := rule.Protocol
+	if rule.Tunnel {
+		seen = ProtocolTCP
+	}
+	switch {
+	case req.Protocol != seen || seen == ProtocolNone:
+		return CodeProtocol, 1
+	case !slices.Contains(rule.Ports, req.Port):
+		return CodePort, 2
+	case opaque(rule):
+		return CodeAllowed, 0
+	case !rule.allowsMethod(req.Method):
+		return CodeMethod, 3
+	case req.Path.odd != "" && !rule.OddPaths:
+		return CodePathMalformed, 4
+	case !rule.Path.Matches(req.Path):
+		return CodePath, 4
+	}
+	for i := range rule.Query {
+		if !req.Query.Has(rule.Query[i].Key, rule.Query[i].Value) {
+			return CodeQuery, 5
+		}
+	}
+	return CodeAllowed, 0
+}
