@@ -1,0 +1,250 @@
+// Package fence is the one place that knows the order around a command: grant,
+// stale revoke, ensure, prove, run, kill, revoke, receipt.
+package fence
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+
+	"github.com/fractalboxdev/sbx/internal/handshake"
+	"github.com/fractalboxdev/sbx/internal/netns"
+	"github.com/fractalboxdev/sbx/internal/sandbox"
+	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
+	"golang.org/x/sys/unix"
+)
+
+// The messages between supervisor and runner, in the order of a run.
+const (
+	msgListeners = "listeners"   // runner: descriptors in the order of netns.Names
+	msgSpec      = "spec"        // supervisor: specMessage and the command's pipes
+	msgServing   = "serving"     // supervisor: resolver and proxy serve, at the floor
+	msgPty       = "pty"         // runner: the pty's master
+	msgProved    = "proved"      // runner: both probes came back as the floor's refusal
+	msgGo        = "go"          // supervisor: the grant is applied, start the command
+	msgSignal    = "signal"      // supervisor: signal number
+	msgNoExec    = "exec-failed" // runner: errno
+	msgExited    = "exited"      // runner: wait status
+	msgKill      = "kill"        // supervisor: end everything
+	msgEmpty     = "empty"       // runner: the pid namespace is empty
+)
+
+// specMessage is the body of msgSpec.
+type specMessage struct {
+	Spec  sandbox.Spec      `json:"spec"`
+	Files map[string][]byte `json:"files"` // path inside to content
+	Pipes [3]bool           `json:"pipes"` // which of fds 0 to 2 travel with the message
+}
+
+// Runner is the whole life of the half that holds the namespaces: it makes the
+// network floor, the mount tree and the container, and does as the supervisor says.
+// It returns the process's exit status.
+func Runner(self stage.Self) int {
+	// The init's death signal is bound to this thread.
+	runtime.LockOSThread()
+	r := &runner{conn: handshake.New(self.Socket)}
+	if err := r.run(); err != nil {
+		if !errors.Is(err, handshake.ErrClosed) {
+			_ = r.conn.Send("failed", failure(err))
+		}
+		return 125
+	}
+	return 0
+}
+
+// step names what the runner was doing when it failed.
+type step struct {
+	name string
+	err  error
+}
+
+func (s *step) Error() string { return s.name + ": " + s.err.Error() }
+func (s *step) Unwrap() error { return s.err }
+
+func failure(err error) handshake.Failure {
+	f := handshake.Failure{Step: "sandbox", Detail: err.Error()}
+	if s, ok := errors.AsType[*step](err); ok {
+		f.Step, f.Detail = s.name, s.err.Error()
+	}
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
+		f.Errno = int(errno)
+	}
+	return f
+}
+
+type runner struct {
+	conn      *handshake.Conn
+	container *sandbox.Container
+	kill      sync.Once
+}
+
+func (r *runner) run() error {
+	filter := async(sandbox.CompileFilter)
+	network := async(r.openNetwork)
+	var m specMessage
+	pipes, err := r.conn.Expect(msgSpec, &m)
+	if err != nil {
+		return err
+	}
+	stdio, err := arrange(pipes, m.Pipes)
+	if err != nil {
+		return err
+	}
+	if err := r.start(m, stdio); err != nil {
+		return err
+	}
+	for _, f := range pipes {
+		_ = f.Close()
+	}
+	if _, err := network(); err != nil {
+		return &step{"network", err}
+	}
+	program, err := filter()
+	if err != nil {
+		return &step{"seccomp", err}
+	}
+	if _, err := r.conn.Expect(msgServing, nil); err != nil {
+		return err
+	}
+	if err := r.container.SendPlan(m.Spec, program); err != nil {
+		return &step{"init", err}
+	}
+	go r.obey()
+	return r.report()
+}
+
+// openNetwork brings the namespace to the floor and hands the listeners up.
+func (r *runner) openNetwork() (struct{}, error) {
+	files, err := netns.Setup()
+	if err != nil {
+		return struct{}{}, err
+	}
+	defer files.Close()
+	return struct{}{}, r.conn.Send(msgListeners, nil, files.All()...)
+}
+
+func (r *runner) start(m specMessage, stdio [3]*os.File) error {
+	idmap, err := openIDMap(m.Spec.Mapping)
+	if err != nil {
+		return &step{"idmap", err}
+	}
+	if err := sandbox.BuildTree(m.Spec, idmap, m.Files); err != nil {
+		return &step{"mount-tree", err}
+	}
+	r.container, err = sandbox.StartContainer(m.Spec, stdio)
+	if err != nil {
+		return &step{"container", err}
+	}
+	return nil
+}
+
+func openIDMap(m *sandbox.Mapping) (*os.File, error) {
+	if m == nil {
+		return nil, nil //nolint:nilnil // an ordinary user needs none
+	}
+	return stage.IDMap(m.FileUID, m.FileGID, m.KUID, m.KGID)
+}
+
+// obey does what the supervisor says until it is gone. Without a supervisor there
+// is no policy, so there must be no command either.
+func (r *runner) obey() {
+	for {
+		m, err := r.conn.Receive()
+		if err != nil {
+			r.end()
+			return
+		}
+		switch m.Kind {
+		case msgGo:
+			err = r.container.Go()
+		case msgSignal:
+			var s int
+			if err = m.Decode(&s); err == nil {
+				err = r.container.Signal(unix.Signal(s))
+			}
+		case msgKill:
+			r.end()
+		}
+		// A command that has just ended cannot be signalled any more.
+		if err != nil && !errors.Is(err, unix.EPIPE) {
+			r.end()
+		}
+	}
+}
+
+func (r *runner) end() { r.kill.Do(func() { _ = r.container.Kill() }) }
+
+// report passes the init's reports on until the pid namespace is empty.
+func (r *runner) report() error {
+	for {
+		e, err := r.container.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			err = r.pass(e)
+		}
+		if err != nil {
+			r.end()
+			return errors.Join(err, r.container.Wait())
+		}
+	}
+	if err := r.container.Wait(); err != nil {
+		return &step{"empty-pid-namespace", err}
+	}
+	return r.conn.Send(msgEmpty, nil)
+}
+
+func (r *runner) pass(e sandbox.Event) error {
+	switch e.Kind {
+	case sandbox.EventPty:
+		defer e.Pty.Close()
+		return r.conn.Send(msgPty, nil, e.Pty)
+	case sandbox.EventProved:
+		return r.conn.Send(msgProved, nil)
+	case sandbox.EventExited:
+		return r.conn.Send(msgExited, uint32(e.Status))
+	case sandbox.EventFailed:
+		if e.Step == "exec" {
+			return r.conn.Send(msgNoExec, int(e.Errno))
+		}
+		return &step{"init", fmt.Errorf("%s: %w", e.Step, e.Errno)}
+	}
+	return nil
+}
+
+// arrange puts the received pipes at the descriptors they are for.
+func arrange(pipes []*os.File, wanted [3]bool) ([3]*os.File, error) {
+	var out [3]*os.File
+	rest := pipes
+	for i, want := range wanted {
+		if !want {
+			continue
+		}
+		if len(rest) == 0 {
+			return out, errors.New("receiving the command's pipes: too few")
+		}
+		out[i], rest = rest[0], rest[1:]
+	}
+	return out, nil
+}
+
+// async starts f and returns a function that waits for its result.
+func async[T any](f func() (T, error)) func() (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := f()
+		done <- result{v, err}
+	}()
+	return func() (T, error) {
+		r := <-done
+		return r.value, r.err
+	}
+}

@@ -1,0 +1,75 @@
+// Package sandbox turns a run's plan into a libcontainer container: the mount
+// tree, the seccomp filter, the configuration and the container itself. It is the
+// only package that knows libcontainer and libseccomp.
+package sandbox
+
+// Kind is what one entry of the mount tree does.
+type Kind string
+
+// The kinds of entries. Targets are absolute paths inside the sandbox.
+const (
+	Directory Kind = "directory" // an empty directory of the read-only root
+	Symlink   Kind = "symlink"   // Source is the link's text
+	Tmpfs     Kind = "tmpfs"     // private memory, writable; Owned gives it to the command
+	Bind      Kind = "bind"      // Source of the host at Target, with everything mounted below it
+	Mask      Kind = "mask"      // an empty read-only file or directory over Target
+	Etc       Kind = "etc"       // the host's /etc with Files on top, read-only
+	Dev       Kind = "dev"       // a minimal /dev with a private devpts and shm
+)
+
+// Entry is one step of building the mount tree.
+type Entry struct {
+	Kind     Kind              `json:"kind"`
+	Source   string            `json:"source,omitempty"`
+	Target   string            `json:"target"`
+	Writable bool              `json:"writable,omitempty"` // Bind: else read-only
+	Owned    bool              `json:"owned,omitempty"`    // Tmpfs: the command's; Bind: the caller's files are the command's (idmapped as root)
+	Beneath  string            `json:"beneath,omitempty"`  // Bind: Source is a path below this directory, resolved without symlinks
+	Mode     uint32            `json:"mode,omitempty"`
+	Files    map[string]string `json:"files,omitempty"` // Etc: path below /etc to content; a leading "-> " makes it a symlink
+}
+
+// Stdio says what the command's first three descriptors are. A descriptor that is
+// neither is one of the pipes that travel with the specification.
+type Stdio struct {
+	TTY  [3]bool `json:"tty"`  // the private pty
+	Null [3]bool `json:"null"` // the sandbox's own /dev/null
+	Rows uint16  `json:"rows,omitempty"`
+	Cols uint16  `json:"cols,omitempty"`
+}
+
+// HasTTY reports whether a pty has to be opened.
+func (s Stdio) HasTTY() bool { return s.TTY[0] || s.TTY[1] || s.TTY[2] }
+
+// Probe is where the init proves the floor before the command may start.
+type Probe struct {
+	V4    [4]byte  `json:"v4"`
+	V6    [16]byte `json:"v6"`
+	Port  uint16   `json:"port"`
+	Nonce string   `json:"nonce"` // 32 hexadecimal digits
+}
+
+// Spec is everything that the runner needs to start one command.
+type Spec struct {
+	Run      string   `json:"run"`
+	Hostname string   `json:"hostname"`
+	UID      uint32   `json:"uid"` // what the command sees
+	GID      uint32   `json:"gid"`
+	Mapping  *Mapping `json:"mapping,omitempty"` // as root only
+	Tree     []Entry  `json:"tree"`
+	Workdir  string   `json:"workdir"`
+	Argv     []string `json:"argv"`
+	Env      []string `json:"env"`
+	Stdio    Stdio    `json:"stdio"`
+	Probe    Probe    `json:"probe"`
+}
+
+// Mapping is how a run that root started keeps away from root: the command is
+// KUID:KGID on the host, and files of FileUID:FileGID appear as its own in
+// idmapped mounts.
+type Mapping struct {
+	KUID    uint32 `json:"kuid"`
+	KGID    uint32 `json:"kgid"`
+	FileUID uint32 `json:"file_uid"`
+	FileGID uint32 `json:"file_gid"`
+}

@@ -1,0 +1,413 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Where the runner keeps what it builds, in its own mount namespace: a tmpfs over
+// /sys, the one directory that exists everywhere and that nothing here needs.
+const (
+	scratch      = "/sys"
+	rootDir      = scratch + "/root"
+	stateDir     = scratch + "/state"
+	etcLayer     = scratch + "/etc"
+	emptyDir     = scratch + "/empty-dir"
+	emptyFile    = scratch + "/empty-file"
+	cgroupDir    = scratch + "/fs/cgroup"
+	tmpfsOptions = unix.MS_NOSUID | unix.MS_NODEV
+)
+
+// ErrNotIDMappable means that a directory's file system cannot show its files as another owner's.
+var ErrNotIDMappable = errors.New("the file system cannot be idmapped")
+
+// builder makes one mount tree. Nothing hostile runs yet, but the project's own
+// files may have been arranged by an earlier run.
+type builder struct {
+	spec  Spec
+	idmap *os.File // for Owned binds, as root only
+	made  map[string]bool
+	later map[string]int // detached mounts that were taken before scratch covered them
+}
+
+// BuildTree makes the mount tree of spec below rootDir. init is an open
+// descriptor of this very binary. The caller's mount namespace must be private.
+func BuildTree(spec Spec, idmap *os.File, files map[string][]byte) error {
+	b := &builder{spec: spec, idmap: idmap, made: map[string]bool{}, later: map[string]int{}}
+	if err := b.takeSystemFiles(); err != nil {
+		return err
+	}
+	if err := b.prepareScratch(); err != nil {
+		return err
+	}
+	if err := b.placeRuntimeFiles(files); err != nil {
+		return err
+	}
+	for _, e := range spec.Tree {
+		if err := b.add(e); err != nil {
+			return fmt.Errorf("building the mount tree: %s %s: %w", e.Kind, e.Target, err)
+		}
+	}
+	return remount(rootDir, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV)
+}
+
+// takeSystemFiles detaches what is needed of /sys before scratch covers it.
+func (b *builder) takeSystemFiles() error {
+	for _, e := range b.spec.Tree {
+		if e.Kind != Bind || !strings.HasPrefix(e.Source, "/sys/") {
+			continue
+		}
+		fd, err := openTree(e.Source)
+		if err != nil {
+			return fmt.Errorf("opening %s: %w", e.Source, err)
+		}
+		b.later[e.Source] = fd
+	}
+	return nil
+}
+
+// prepareScratch covers /sys. On cgroup v1 the controllers' directories stay
+// visible but empty: libcontainer then makes none, which costs half its start.
+func (b *builder) prepareScratch() error {
+	unified := -1
+	var fs unix.Statfs_t
+	if unix.Statfs(cgroupDir, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
+		fd, err := openTree(cgroupDir)
+		if err != nil {
+			return fmt.Errorf("opening %s: %w", cgroupDir, err)
+		}
+		unified = fd
+	}
+	if err := mount("sbx", scratch, "tmpfs", tmpfsOptions, "mode=755"); err != nil {
+		return err
+	}
+	for _, dir := range []string{rootDir, stateDir, etcLayer, emptyDir, scratch + "/fs", cgroupDir} {
+		if err := unix.Mkdir(dir, 0o755); err != nil {
+			return fmt.Errorf("making %s: %w", dir, err)
+		}
+	}
+	if unified >= 0 {
+		if err := attach(unified, cgroupDir); err != nil {
+			return fmt.Errorf("attaching %s: %w", cgroupDir, err)
+		}
+	} else if err := emptyControllers(); err != nil {
+		return err
+	}
+	if err := writeFile(emptyFile, nil, 0o444); err != nil {
+		return err
+	}
+	return mount("root", rootDir, "tmpfs", tmpfsOptions, "mode=755")
+}
+
+func emptyControllers() error {
+	for _, name := range strings.Fields("blkio cpu cpuacct cpuset devices freezer hugetlb memory misc net_cls net_prio perf_event pids rdma systemd") {
+		if err := unix.Mkdir(path.Join(cgroupDir, name), 0o755); err != nil {
+			return fmt.Errorf("making an empty cgroup controller: %w", err)
+		}
+	}
+	return nil
+}
+
+// placeRuntimeFiles writes what only this run has, such as its certificates, and
+// puts this binary where the container finds its init.
+func (b *builder) placeRuntimeFiles(files map[string][]byte) error {
+	if err := b.mkdirAll("/proc"); err != nil {
+		return err
+	}
+	for name, content := range files {
+		if err := b.mkdirAll(path.Dir(name)); err != nil {
+			return err
+		}
+		if err := writeFile(rootDir+name, content, 0o444); err != nil {
+			return err
+		}
+	}
+	if err := b.mkdirAll(path.Dir(initPath)); err != nil {
+		return err
+	}
+	if err := writeFile(rootDir+initPath, nil, 0o555); err != nil {
+		return err
+	}
+	self, err := unix.OpenTree(unix.AT_FDCWD, "/proc/self/exe", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("opening this binary for the sandbox's init: %w", err)
+	}
+	return b.place(self, initPath, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV})
+}
+
+func (b *builder) add(e Entry) error {
+	switch e.Kind {
+	case Directory:
+		return b.mkdirAll(e.Target)
+	case Symlink:
+		if err := b.mkdirAll(path.Dir(e.Target)); err != nil {
+			return err
+		}
+		return unix.Symlink(e.Source, rootDir+e.Target)
+	case Tmpfs:
+		return b.tmpfs(e)
+	case Bind:
+		return b.bind(e)
+	case Mask:
+		return b.mask(e)
+	case Etc:
+		return b.etc(e)
+	case Dev:
+		return b.dev()
+	}
+	return fmt.Errorf("unknown kind %q", e.Kind)
+}
+
+func (b *builder) tmpfs(e Entry) error {
+	if err := b.mkdirAll(e.Target); err != nil {
+		return err
+	}
+	options := fmt.Sprintf("mode=%o", e.Mode)
+	if e.Owned && b.spec.Mapping != nil {
+		options += fmt.Sprintf(",uid=%d,gid=%d", b.spec.Mapping.KUID, b.spec.Mapping.KGID)
+	}
+	return mount("sbx", rootDir+e.Target, "tmpfs", tmpfsOptions, options)
+}
+
+func (b *builder) bind(e Entry) error {
+	fd, err := b.source(e)
+	if err != nil {
+		return err
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return err
+	}
+	if err := b.prepareTarget(e.Target, stat.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
+		_ = unix.Close(fd)
+		return err
+	}
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if !e.Writable {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	if e.Owned && b.idmap != nil {
+		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		attr.Userns_fd = uint64(b.idmap.Fd())
+	}
+	return b.place(fd, e.Target, attr)
+}
+
+// source detaches a copy of what is to be bound.
+func (b *builder) source(e Entry) (int, error) {
+	if fd, ok := b.later[e.Source]; ok {
+		return fd, nil
+	}
+	if e.Beneath == "" {
+		return openTree(e.Source)
+	}
+	dir, err := unix.Open(e.Beneath, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	inner, err := filepath.Rel(e.Beneath, e.Source)
+	if err != nil {
+		return -1, err
+	}
+	fd, err := unix.Openat2(dir, inner, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	})
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fd)
+	return unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
+}
+
+// prepareTarget makes a mount point where the tree is still ours to write.
+func (b *builder) prepareTarget(target string, dir bool) error {
+	if dir {
+		return b.mkdirAll(target)
+	}
+	if err := b.mkdirAll(path.Dir(target)); err != nil {
+		return err
+	}
+	var stat unix.Stat_t
+	if unix.Lstat(rootDir+target, &stat) == nil {
+		return nil
+	}
+	return writeFile(rootDir+target, nil, 0o444)
+}
+
+// place changes a detached mount and attaches it, never through a symlink.
+func (b *builder) place(fd int, target string, attr *unix.MountAttr) error {
+	defer unix.Close(fd)
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
+		if attr.Attr_set&unix.MOUNT_ATTR_IDMAP != 0 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM)) {
+			return fmt.Errorf("%w (%w)", ErrNotIDMappable, err)
+		}
+		return fmt.Errorf("changing mount attributes: %w", err)
+	}
+	return b.attachBelowRoot(fd, target)
+}
+
+func (b *builder) attachBelowRoot(fd int, target string) error {
+	root, err := unix.Open(rootDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	at, err := unix.Openat2(root, strings.TrimPrefix(target, "/"), &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	})
+	if err != nil {
+		return fmt.Errorf("opening the mount point: %w", err)
+	}
+	defer unix.Close(at)
+	if err := unix.MoveMount(fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		return fmt.Errorf("attaching: %w", err)
+	}
+	return nil
+}
+
+// mask hides an existing file or directory.
+func (b *builder) mask(e Entry) error {
+	source := emptyFile
+	if info, err := os.Lstat(rootDir + e.Target); err != nil {
+		return err
+	} else if info.IsDir() {
+		source = emptyDir
+	}
+	fd, err := openTree(source)
+	if err != nil {
+		return err
+	}
+	return b.place(fd, e.Target, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV})
+}
+
+// etc lays files over the host's /etc in one read-only overlay without an upper
+// directory: links, dangling ones too, are replaced where they stand, and nothing
+// of the host is touched.
+func (b *builder) etc(e Entry) error {
+	if err := b.mkdirAll(e.Target); err != nil {
+		return err
+	}
+	for _, name := range sortedKeys(e.Files) {
+		at := path.Join(etcLayer, name)
+		if err := os.MkdirAll(path.Dir(at), 0o755); err != nil {
+			return err
+		}
+		content := e.Files[name]
+		if link, ok := strings.CutPrefix(content, "-> "); ok {
+			if err := unix.Symlink(link, at); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := writeFile(at, []byte(content), 0o444); err != nil {
+			return err
+		}
+	}
+	return mount("etc", rootDir+e.Target, "overlay", tmpfsOptions|unix.MS_RDONLY, "lowerdir="+etcLayer+":"+e.Source)
+}
+
+func (b *builder) dev() error {
+	dev := rootDir + "/dev"
+	if err := b.mkdirAll("/dev"); err != nil {
+		return err
+	}
+	if err := mount("dev", dev, "tmpfs", unix.MS_NOSUID, "mode=755,size=64k"); err != nil {
+		return err
+	}
+	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
+		if err := writeFile(dev+"/"+name, nil, 0o444); err != nil {
+			return err
+		}
+		if err := mount("/dev/"+name, dev+"/"+name, "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+	}
+	links := [][2]string{
+		{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"},
+		{"/proc/self/fd/2", "stderr"}, {"pts/ptmx", "ptmx"},
+	}
+	for _, l := range links {
+		if err := unix.Symlink(l[0], dev+"/"+l[1]); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(unix.Mkdir(dev+"/pts", 0o755), unix.Mkdir(dev+"/shm", 0o755)); err != nil {
+		return err
+	}
+	if err := mount("devpts", dev+"/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
+		return err
+	}
+	if err := mount("shm", dev+"/shm", "tmpfs", tmpfsOptions|unix.MS_NOEXEC, "mode=1777"); err != nil {
+		return err
+	}
+	return remount(dev, unix.MS_RDONLY|unix.MS_NOSUID)
+}
+
+// mkdirAll makes a directory and its parents inside the tree.
+func (b *builder) mkdirAll(dir string) error {
+	if dir == "/" || dir == "." || b.made[dir] {
+		return nil
+	}
+	if err := b.mkdirAll(path.Dir(dir)); err != nil {
+		return err
+	}
+	if err := unix.Mkdir(rootDir+dir, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("making the mount point %s: %w", dir, err)
+	}
+	b.made[dir] = true
+	return nil
+}
+
+func openTree(source string) (int, error) {
+	return unix.OpenTree(unix.AT_FDCWD, source,
+		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_SYMLINK_NOFOLLOW)
+}
+
+func attach(fd int, at string) error {
+	defer unix.Close(fd)
+	return unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+func mount(source, target, kind string, flags uintptr, options string) error {
+	if err := unix.Mount(source, target, kind, flags, options); err != nil {
+		return fmt.Errorf("mounting %s on %s: %w", kind, strings.TrimPrefix(target, rootDir), err)
+	}
+	return nil
+}
+
+func remount(target string, flags uintptr) error {
+	return mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
+}
+
+func writeFile(name string, content []byte, mode uint32) error {
+	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+	if err != nil {
+		return fmt.Errorf("making %s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	for len(content) > 0 {
+		n, err := unix.Write(fd, content)
+		if err != nil {
+			return fmt.Errorf("writing %s: %w", name, err)
+		}
+		content = content[n:]
+	}
+	return nil
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
