@@ -68,16 +68,19 @@ func packetLines(body []byte) ([]packet, error) {
 func judgeCommands(lines []packet) error {
 	start := true
 	for _, line := range lines {
-		if command, ok := bytes.CutPrefix(line.data, []byte("command=")); ok || start && line.data != nil {
-			name := strings.TrimSuffix(string(command), "\n")
-			if !start || name != "ls-refs" && name != "fetch" {
-				return errors.New("only the git commands ls-refs and fetch are granted")
-			}
+		command, isCommand := bytes.CutPrefix(line.data, []byte("command="))
+		switch {
+		case isCommand != (start && line.data != nil):
+			return errors.New("a git command is not where one belongs")
+		case isCommand && !slices.Contains(readCommands, strings.TrimSuffix(string(command), "\n")):
+			return errors.New("only the git commands ls-refs and fetch are granted")
 		}
 		start = line.flush
 	}
 	return nil
 }
+
+var readCommands = []string{"ls-refs", "fetch"}
 
 // wantWords begin the lines of a version 0 or 1 request.
 var wantWords = []string{"want", "have", "shallow", "deepen", "deepen-since", "deepen-not", "deepen-relative", "filter", "done"}

@@ -65,7 +65,7 @@ func prepare(r Rule) (*Rule, error) {
 	if r.ID == "" || r.Host.host.IsZero() {
 		return nil, errors.New("a rule needs an id and a host")
 	}
-	r.Ports = slices.Clone(r.Ports)
+	r = r.Clone()
 	if port := r.Protocol.DefaultPort(); len(r.Ports) == 0 && port != 0 {
 		r.Ports = []uint16{port}
 	}
@@ -96,7 +96,6 @@ func prepareHTTP(r Rule) (*Rule, error) {
 	if len(r.Methods) == 0 || r.Path.text == "" {
 		return nil, errors.New("a rule needs methods and a path")
 	}
-	r.Methods = slices.Clone(r.Methods)
 	for _, m := range r.Methods {
 		if m == "" || m == "CONNECT" || strings.Trim(m, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
 			return nil, fmt.Errorf("method %q cannot be granted", m)
@@ -105,7 +104,6 @@ func prepareHTTP(r Rule) (*Rule, error) {
 	if r.MaxBody < 0 {
 		return nil, errors.New("max_body is negative")
 	}
-	r.Query = slices.Clone(r.Query)
 	return &r, nil
 }
 

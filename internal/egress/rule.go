@@ -130,6 +130,18 @@ type Rule struct {
 	OddPaths     bool // dot and empty segments are allowed and matched literally
 }
 
+// Clone returns a copy that shares nothing with r that could change.
+func (r Rule) Clone() Rule {
+	r.Ports = slices.Clone(r.Ports)
+	r.Methods = slices.Clone(r.Methods)
+	r.Query = slices.Clone(r.Query)
+	r.Body.JSON = slices.Clone(r.Body.JSON)
+	for i := range r.Body.JSON {
+		r.Body.JSON[i].OneOf = slices.Clone(r.Body.JSON[i].OneOf)
+	}
+	return r
+}
+
 // BodyCap returns how many body bytes, encoded and decoded alike, a request with
 // this method may carry; 0 forbids a body.
 func (r *Rule) BodyCap(method string) int64 {
