@@ -17,8 +17,8 @@ type Policy struct {
 	profiles string // names for reasons, as in "js-install and cf-api"
 }
 
-// Compile checks and indexes rules. Hosts on the deny floor are refused whatever
-// the rules say, so the caller leaves out those that a profile may override.
+// Compile checks and indexes rules. Hosts on the deny floor are refused, but for
+// rules with OverridesFloor.
 func Compile(rules []Rule, denyFloor []Host) (*Policy, error) {
 	p := &Policy{
 		exact:    make(map[string][]*Rule),
@@ -125,11 +125,27 @@ func profileNames(rules []Rule) string {
 
 // GrantsHost reports whether some rule is about the host and the deny floor is not.
 func (p *Policy) GrantsHost(h Host) bool {
-	if p == nil || h.IsZero() || p.onFloor(h) {
+	if p == nil || h.IsZero() {
 		return false
 	}
-	return len(p.exact[h.text]) > 0 || len(p.wildcard[parentOf(h)]) > 0
+	exact, wild := p.rulesFor(h)
+	return len(exact)+len(wild) > 0
 }
+
+// rulesFor returns the rules about a host: for one on the deny floor, those that
+// name it and override the floor.
+func (p *Policy) rulesFor(h Host) (exact, wild []*Rule) {
+	exact = p.exact[h.text]
+	if !p.onFloor(h) {
+		return exact, p.wildcard[parentOf(h)]
+	}
+	if !slices.ContainsFunc(exact, (*Rule).plain) {
+		return exact, nil
+	}
+	return slices.DeleteFunc(slices.Clone(exact), (*Rule).plain), nil
+}
+
+func (r *Rule) plain() bool { return !r.OverridesFloor }
 
 func (p *Policy) onFloor(h Host) bool {
 	_, found := p.floor[h.text]
@@ -153,6 +169,13 @@ func (p *Policy) DecideBody(req Request, body []byte, contentEncoding, contentTy
 	return p.decide(&req, &bodyInput{body, contentEncoding, contentType})
 }
 
+func (p *Policy) gateCode(h Host) Code {
+	if p.onFloor(h) {
+		return CodeHostFloor
+	}
+	return CodeHostNotGranted
+}
+
 type bodyInput struct {
 	body                  []byte
 	encoding, contentType string
@@ -162,13 +185,10 @@ func (p *Policy) decide(req *Request, body *bodyInput) Decision {
 	if p == nil {
 		return gateDenial(req, CodeHostNotGranted, "")
 	}
-	if p.onFloor(req.Host) {
-		return gateDenial(req, CodeHostFloor, p.profiles)
+	if !p.GrantsHost(req.Host) {
+		return gateDenial(req, p.gateCode(req.Host), p.profiles)
 	}
-	exact, wild := p.exact[req.Host.text], p.wildcard[parentOf(req.Host)]
-	if req.Host.IsZero() || len(exact)+len(wild) == 0 {
-		return gateDenial(req, CodeHostNotGranted, p.profiles)
-	}
+	exact, wild := p.rulesFor(req.Host)
 	best := attempt{}
 	for _, rules := range [2][]*Rule{exact, wild} {
 		for _, rule := range rules {

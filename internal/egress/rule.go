@@ -77,6 +77,22 @@ func (p Protocol) DefaultPort() uint16 {
 	return 0
 }
 
+// MarshalText writes minimal or preserve.
+func (m HeaderMode) MarshalText() ([]byte, error) {
+	if m == HeadersPreserve {
+		return []byte("preserve"), nil
+	}
+	return []byte("minimal"), nil
+}
+
+// MarshalText writes pass or follow.
+func (m RedirectMode) MarshalText() ([]byte, error) {
+	if m == RedirectFollow {
+		return []byte("follow"), nil
+	}
+	return []byte("pass"), nil
+}
+
 // Endpoint is one address of a registry: where its clients really ask.
 type Endpoint struct {
 	Protocol Protocol
@@ -86,48 +102,55 @@ type Endpoint struct {
 }
 
 // QueryMatch is a key that must occur exactly once with the given value.
-type QueryMatch struct{ Key, Value string }
+type QueryMatch struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
 
 // JSONAssertion says that the value at a JSON pointer (RFC 6901) must be one of OneOf.
 type JSONAssertion struct {
-	Pointer string
-	OneOf   []string
+	Pointer string   `json:"pointer"`
+	OneOf   []string `json:"one_of"`
 }
 
 // BodyRule is what must hold for a buffered request body. Its zero value asserts nothing.
 type BodyRule struct {
-	JSON []JSONAssertion
-	Git  string // "upload-pack": only ls-refs and fetch commands
+	JSON []JSONAssertion `json:"json,omitempty"`
+	Git  string          `json:"git,omitempty"` // "upload-pack": only ls-refs and fetch commands
 }
 
 // Asserts reports whether the body has to be buffered and judged.
 func (b BodyRule) Asserts() bool { return len(b.JSON) > 0 || b.Git != "" }
 
 // Budget bounds what a rule may send upstream in one run. Zero fields are unlimited.
-type Budget struct{ Bytes, Requests int64 }
+type Budget struct {
+	Bytes    int64 `json:"bytes,omitempty"`
+	Requests int64 `json:"requests,omitempty"`
+}
 
 // Rule is one reviewed permission. Rules are immutable once compiled into a Policy.
 type Rule struct {
-	ID           string // "profile/rule"; shared by what one reviewed rule expands to (paths, endpoints)
-	Protocol     Protocol
-	Host         HostPattern
-	Ports        []uint16 // sorted; never empty after Compile
-	Methods      []string // upper case; HEAD is implied by GET
-	Path         PathPattern
-	Query        []QueryMatch
-	MaxBody      int64 // bytes; 0 forbids a body
-	Body         BodyRule
-	Headers      HeaderMode
-	Cookies      bool
-	Redirects    RedirectMode
-	Credential   string // name of the profile's credential, "" for none
-	Internal     bool   // host may resolve to private addresses
-	Registry     bool   // host comes from a registry endpoint: private and documentation ranges, nothing nearer
-	WebSocket    bool
-	Tunnel       bool // tls = "tunnel": host, port and SNI are all that is policed
-	UploadBudget Budget
-	EncodedSlash bool // %2F counts as part of its segment
-	OddPaths     bool // dot and empty segments are allowed and matched literally
+	ID             string       `json:"id"` // "profile/rule"; shared by what one reviewed rule expands to (paths, endpoints)
+	Protocol       Protocol     `json:"protocol"`
+	Host           HostPattern  `json:"host"`
+	Ports          []uint16     `json:"ports,omitempty"`   // sorted; never empty after Compile
+	Methods        []string     `json:"methods,omitempty"` // upper case; HEAD is implied by GET
+	Path           PathPattern  `json:"path"`
+	Query          []QueryMatch `json:"query,omitempty"`
+	MaxBody        int64        `json:"max_body,omitempty"` // bytes; 0 forbids a body
+	Body           BodyRule     `json:"body,omitzero"`
+	Headers        HeaderMode   `json:"headers"`
+	Cookies        bool         `json:"cookies,omitempty"`
+	Redirects      RedirectMode `json:"redirects"`
+	Credential     string       `json:"credential,omitempty"` // "profile/credential", "" for none
+	Internal       bool         `json:"internal,omitempty"`   // host may resolve to private addresses
+	Registry       bool         `json:"registry,omitempty"`   // host comes from a registry endpoint: private and documentation ranges, nothing nearer
+	WebSocket      bool         `json:"websocket,omitempty"`
+	Tunnel         bool         `json:"tunnel,omitempty"` // tls = "tunnel": host, port and SNI are all that is policed
+	UploadBudget   Budget       `json:"upload_budget,omitzero"`
+	EncodedSlash   bool         `json:"encoded_slash,omitempty"`   // %2F counts as part of its segment
+	OddPaths       bool         `json:"odd_paths,omitempty"`       // dot and empty segments are allowed and matched literally
+	OverridesFloor bool         `json:"overrides_floor,omitempty"` // reaches its exact host although that is on the deny floor
 }
 
 // Clone returns a copy that shares nothing with r that could change.

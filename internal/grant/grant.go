@@ -29,6 +29,7 @@ type Input struct {
 // Endpoint is an address of a registry with where it was learnt.
 type Endpoint struct {
 	Ecosystem string          `json:"ecosystem"` // npm, yarn, go, debian, python
+	Role      string          `json:"role"`      // "" for the default index, else "@scope", "checksums" or "files"
 	Endpoint  egress.Endpoint `json:"-"`
 	URL       string          `json:"url"`    // without userinfo, query and trailing slash
 	Source    string          `json:"source"` // for people, as in "~/.npmrc line 3"
@@ -70,7 +71,7 @@ type Spec struct {
 	Env         []EnvVar      `json:"env"`
 	Caches      []Cache       `json:"caches"`
 	Credentials []Credential  `json:"credentials"`
-	DenyFloor   []egress.Host `json:"deny_floor"` // refused whatever the rules say
+	DenyFloor   []egress.Host `json:"deny_floor"` // refused, but for rules that override it
 	Overrides   []egress.Host `json:"overrides"`  // hosts of the floor that a selected profile opened
 }
 
@@ -82,7 +83,7 @@ type Grant struct {
 	digest string
 }
 
-// New compiles a spec. Hosts in Overrides must not stand in DenyFloor.
+// New compiles a spec. Overrides only lists for people what the rules open.
 func New(spec Spec) (Grant, error) {
 	spec = spec.clone()
 	policy, err := egress.Compile(spec.Rules, spec.DenyFloor)
@@ -165,8 +166,13 @@ func (g Grant) MarshalJSON() ([]byte, error) {
 }
 
 // digestOf hashes the JSON form, whose field order is fixed; lists are kept in
-// the order in which they were resolved, which is sorted.
+// the order in which they were resolved, which is sorted. Where an endpoint was
+// learnt is left out: it changes nothing that is allowed.
 func digestOf(spec Spec) (string, error) {
+	spec.Endpoints = slices.Clone(spec.Endpoints)
+	for i := range spec.Endpoints {
+		spec.Endpoints[i].Source = ""
+	}
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return "", fmt.Errorf("encoding the grant for its digest: %w", err)
