@@ -9,11 +9,12 @@ import (
 	"net"
 	"net/netip"
 	"sort"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/fractalboxdev/sbx/internal/egress"
 )
 
 // DefaultLimit bounds the names of one run; names are chosen by the code inside.
@@ -173,10 +174,11 @@ func (r *Resolver) Unconnected() []Name {
 // counts the question. It fails for names that are not valid host names and
 // beyond the limit.
 func (r *Resolver) Bind(name string) (netip.Addr, bool) {
-	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	if !valid(name) {
+	host, err := egress.ParseHost(name)
+	if _, literal := host.Addr(); err != nil || literal {
 		return netip.Addr{}, false
 	}
+	name = host.String()
 	now := r.cfg.Clock()
 	r.mu.Lock()
 	b, ok := r.names[name]
@@ -198,32 +200,6 @@ func (r *Resolver) Bind(name string) (netip.Addr, bool) {
 	b.last = now
 	b.count++
 	return b.addr, true
-}
-
-// valid accepts letters, digits, hyphens and underscores in labels of 1 to 63
-// bytes, 253 in all (RFC 1035), and refuses what programs would read as a number.
-func valid(name string) bool {
-	if name == "" || len(name) > 253 {
-		return false
-	}
-	last := ""
-	for label := range strings.SplitSeq(name, ".") {
-		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-			return false
-		}
-		last = label
-	}
-	return !numeric(last)
-}
-
-// numeric reports whether a host ending in this label is an IPv4 spelling
-// (WHATWG URL, "ends in a number").
-func numeric(label string) bool {
-	if strings.Trim(label, "0123456789") == "" {
-		return true
-	}
-	hex, ok := strings.CutPrefix(label, "0x")
-	return ok && strings.Trim(hex, "0123456789abcdef") == ""
 }
 
 func address(i int) netip.Addr {
