@@ -1,0 +1,55 @@
+package term
+
+import (
+	"io"
+	"sync"
+)
+
+// eraseLine is: to the first column, erase to the end of the line (ECMA-48 EL).
+const eraseLine = "\r\x1b[K"
+
+// maxProgress keeps a progress line on one row of a narrow terminal, in columns.
+const maxProgress = 70
+
+// Progress says what is going on, once it has gone on for a second. The line is
+// erased by done on a terminal; elsewhere it is written once and stays. Only one
+// can be shown at a time; a later one replaces it. done may be called twice.
+func (p *Printer) Progress(text string) (done func()) {
+	p.look()
+	shown := p.styles.faint.Render("sbx: " + truncate(ascii(text), maxProgress) + " ...")
+	stop := p.after(progressAfter, func() { p.showProgress(shown) })
+	var once sync.Once
+	return func() {
+		once.Do(func() {
+			stop()
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if p.progress == shown {
+				p.clear()
+			}
+		})
+	}
+}
+
+func (p *Printer) showProgress(shown string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.holding {
+		return
+	}
+	if !p.cursor {
+		io.WriteString(p.w, shown+"\n")
+		return
+	}
+	p.clear()
+	p.progress = shown
+	io.WriteString(p.w, shown)
+}
+
+// clear takes the progress line away. The caller holds the lock.
+func (p *Printer) clear() {
+	if p.progress != "" {
+		p.progress = ""
+		io.WriteString(p.w, eraseLine)
+	}
+}
