@@ -28,19 +28,35 @@ func certificates(text []byte, yield func(body []byte)) {
 	}
 }
 
+// The classes of bytes in a certificate's body. The zero value belongs nowhere.
+const (
+	lineEnd = 1
+	digit   = 2
+)
+
+// class is a table, since a host's bundle of 200 KB is gone through at each start.
+var class = [256]uint8{
+	'\n': lineEnd, '\r': lineEnd, '+': digit, '/': digit, '=': digit,
+	'0': digit, '1': digit, '2': digit, '3': digit, '4': digit, '5': digit, '6': digit, '7': digit, '8': digit, '9': digit,
+	'A': digit, 'B': digit, 'C': digit, 'D': digit, 'E': digit, 'F': digit, 'G': digit, 'H': digit, 'I': digit,
+	'J': digit, 'K': digit, 'L': digit, 'M': digit, 'N': digit, 'O': digit, 'P': digit, 'Q': digit, 'R': digit,
+	'S': digit, 'T': digit, 'U': digit, 'V': digit, 'W': digit, 'X': digit, 'Y': digit, 'Z': digit,
+	'a': digit, 'b': digit, 'c': digit, 'd': digit, 'e': digit, 'f': digit, 'g': digit, 'h': digit, 'i': digit,
+	'j': digit, 'k': digit, 'l': digit, 'm': digit, 'n': digit, 'o': digit, 'p': digit, 'q': digit, 'r': digit,
+	's': digit, 't': digit, 'u': digit, 'v': digit, 'w': digit, 'x': digit, 'y': digit, 'z': digit,
+}
+
 // isBase64 reports whether the bytes are base64 and line ends, with something in it.
 func isBase64(body []byte) bool {
-	digits := 0
+	var any uint8
 	for _, b := range body {
-		switch {
-		case b >= 'A' && b <= 'Z', b >= 'a' && b <= 'z', b >= '0' && b <= '9', b == '+', b == '/', b == '=':
-			digits++
-		case b == '\n', b == '\r':
-		default:
+		c := class[b]
+		if c == 0 {
 			return false
 		}
+		any |= c
 	}
-	return digits > 0
+	return any&digit != 0
 }
 
 // appendCertificates appends the certificates of text to out in plain form.
