@@ -25,9 +25,6 @@ func Compile(rules []Rule, denyFloor []Host) (*Policy, error) {
 		wildcard: make(map[string][]*Rule),
 		floor:    make(map[string]struct{}),
 	}
-	for _, h := range denyFloor {
-		p.floor[h.text] = struct{}{}
-	}
 	for i := range rules {
 		rule, err := prepare(rules[i])
 		if err != nil {
@@ -43,6 +40,10 @@ func Compile(rules []Rule, denyFloor []Host) (*Policy, error) {
 		for _, list := range index {
 			slices.SortStableFunc(list, widerFirst)
 		}
+	}
+	for _, h := range denyFloor {
+		p.floor[h.text] = struct{}{}
+		p.exact[h.text] = slices.DeleteFunc(p.exact[h.text], func(r *Rule) bool { return !r.OverridesFloor })
 	}
 	p.profiles = profileNames(rules)
 	return p, nil
@@ -64,6 +65,9 @@ func widerFirst(a, b *Rule) int {
 func prepare(r Rule) (*Rule, error) {
 	if r.ID == "" || r.Host.host.IsZero() {
 		return nil, errors.New("a rule needs an id and a host")
+	}
+	if _, exact := r.Host.Exact(); r.OverridesFloor && !exact {
+		return nil, errors.New("a wildcard cannot override the deny floor")
 	}
 	r = r.Clone()
 	if port := r.Protocol.DefaultPort(); len(r.Ports) == 0 && port != 0 {
@@ -132,20 +136,13 @@ func (p *Policy) GrantsHost(h Host) bool {
 	return len(exact)+len(wild) > 0
 }
 
-// rulesFor returns the rules about a host: for one on the deny floor, those that
-// name it and override the floor.
+// rulesFor returns the rules about a host; no wildcard reaches the deny floor.
 func (p *Policy) rulesFor(h Host) (exact, wild []*Rule) {
-	exact = p.exact[h.text]
-	if !p.onFloor(h) {
-		return exact, p.wildcard[parentOf(h)]
+	if p.onFloor(h) {
+		return p.exact[h.text], nil
 	}
-	if !slices.ContainsFunc(exact, (*Rule).plain) {
-		return exact, nil
-	}
-	return slices.DeleteFunc(slices.Clone(exact), (*Rule).plain), nil
+	return p.exact[h.text], p.wildcard[parentOf(h)]
 }
-
-func (r *Rule) plain() bool { return !r.OverridesFloor }
 
 func (p *Policy) onFloor(h Host) bool {
 	_, found := p.floor[h.text]

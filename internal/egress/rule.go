@@ -277,4 +277,3 @@ func (r *Rule) Allowance() AddressAllowance {
 	}
 	return AllowPublic
 }
-
