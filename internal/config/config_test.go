@@ -1,0 +1,179 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestUserFileWinsSettingBySetting(t *testing.T) {
+	system := write(t, `
+timeout = "30m"
+grace = "2s"
+[registries]
+npm = ["https://npm.corp.test/a"]
+go = ["https://go.corp.test"]
+`)
+	user := write(t, `grace = "3s"
+env.allow = ["MY_VAR", "_x9"]
+state_dir = "/var/tmp/sbx/"
+client_env = true
+[registries]
+"npm" = [ # several lines
+  "https://npm.home.test/b",
+]
+[file_hosts]
+python = ["https://files.corp.test"]
+[checksums]
+go = []
+`)
+	c, err := Load(Options{SystemFile: system, UserFile: user, UID: os.Getuid()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Row{
+		{"checksums.go", `[]`, user + ":12"},
+		{"client_env", "true", user + ":4"},
+		{"env.allow", `["MY_VAR", "_x9"]`, user + ":2"},
+		{"fail_on_denial", "false", SourceDefault},
+		{"file_hosts.python", `["https://files.corp.test"]`, user + ":10"},
+		{"grace", `"3s"`, user + ":1"},
+		{"quiet", "false", SourceDefault},
+		{"registries.go", `["https://go.corp.test"]`, system + ":6"},
+		{"registries.npm", `["https://npm.home.test/b"]`, user + ":6"},
+		{"state_dir", `"/var/tmp/sbx"`, user + ":3"},
+		{"summary", "true", SourceDefault},
+		{"timeout", `"30m0s"`, system + ":2"},
+	}
+	if diff := cmp.Diff(want, c.Explain()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if c.Grace.V != 3*time.Second || !c.ClientEnv.V {
+		t.Errorf("%+v", c)
+	}
+	if diff := cmp.Diff([]string{system, user}, c.Files); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestNoFilesGiveDefaults(t *testing.T) {
+	c, err := Load(Options{SystemFile: filepath.Join(t.TempDir(), "a"), UserFile: "", UID: os.Getuid()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Grace.V != DefaultGrace || !c.Summary.V || c.Timeout.V != 0 || len(c.Files) != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestFaultsNameFileLineAndNearestName(t *testing.T) {
+	cases := map[string]struct {
+		text, want string
+	}{
+		"misspelt key":       {"quiet = true\ngrase = \"1s\"\n", ":2: there is no setting \"grase\" (did you mean grace?)"},
+		"misspelt table":     {"[registry]\nnpm = []\n", ":1: there is no setting \"registry\" (did you mean registries?)"},
+		"misspelt in env":    {"[env]\nalow = []\n", ":2: there is no setting \"env.alow\" (did you mean allow?)"},
+		"like nothing":       {"zzzzzzzz = 1\n", ":1: there is no setting \"zzzzzzzz\""},
+		"misspelt ecosystem": {"\n[registries]\nnmp = [\"https://a.test\"]\n", ":3: registries has no entry \"nmp\" (did you mean npm?)"},
+		"unknown ecosystem":  {"[checksums]\npython = []\n", ":2: checksums has no entry \"python\" (known: go)"},
+		"no duration":        {"timeout = \"5\"\n", ":1: timeout = \"5\" is no duration such as \"90s\" or \"30m\""},
+		"negative":           {"grace = \"-1s\"\n", ":1: grace = \"-1s\" is no duration such as \"90s\" or \"30m\""},
+		"relative state":     {"state_dir = \"x\"\n", ":1: state_dir = \"x\" is not an absolute path"},
+		"bad variable":       {"env.allow = [\"A=B\"]\n", ":1: env.allow has \"A=B\", which is no name of a variable"},
+		"no URL":             {"[registries]\nnpm = [\"npm.test\"]\n", ":2: registries.npm: \"npm.test\" is no http or https URL"},
+		"query":              {"[registries]\nnpm = [\"https://npm.test/?x\"]\n", ":2: registries.npm: the URL of npm.test has a query or fragment; a base URL has none"},
+		"no host":            {"[registries]\nnpm = [\"https:///x\"]\n", ":2: registries.npm: \"https:///x\" has no host"},
+		"twice":              {"quiet = true\nquiet = false\n", ":2: "},
+		"syntax":             {"quiet = true\n= 1\n", ":2: "},
+	}
+	for name, c := range cases {
+		path := write(t, c.text)
+		_, err := Load(Options{UserFile: path, UID: os.Getuid()})
+		var fault *FileError
+		if !errors.As(err, &fault) || !strings.HasPrefix(err.Error(), "reading "+path+c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestWrongTypeIsAnError(t *testing.T) {
+	_, err := Load(Options{UserFile: write(t, "quiet = \"yes\"\n"), UID: os.Getuid()})
+	var fault *FileError
+	if !errors.As(err, &fault) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestPasswordsInURLsAreRefusedAndNotRepeated(t *testing.T) {
+	_, err := Load(Options{UserFile: write(t, "[registries]\nnpm = [\"https://me:hunter2@npm.test/\"]\n"), UID: os.Getuid()})
+	if err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestFilesOfOthersAreRefused(t *testing.T) {
+	writable := write(t, "quiet = true\n")
+	if err := os.Chmod(writable, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	group := write(t, "quiet = true\n")
+	if err := os.Chmod(group, 0o660); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]Options{
+		"writable by all":   {UserFile: writable, UID: os.Getuid()},
+		"writable by group": {SystemFile: group, UID: os.Getuid()},
+		"a directory":       {UserFile: t.TempDir(), UID: os.Getuid()},
+	}
+	if os.Getuid() == 0 {
+		foreign := write(t, "quiet = true\n")
+		if err := os.Chown(foreign, 12345, 12345); err != nil {
+			t.Fatal(err)
+		}
+		cases["foreign"] = Options{UserFile: foreign, UID: 0}
+		if _, err := Load(Options{UserFile: foreign, UID: 12345}); err != nil {
+			t.Errorf("the caller's own file: %v", err)
+		}
+	}
+	for name, opt := range cases {
+		if _, err := Load(opt); !errors.Is(err, ErrUnsafe) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestUnreadableFileIsAnError(t *testing.T) {
+	loop := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.Symlink(loop, loop); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(Options{UserFile: loop, UID: os.Getuid()}); err == nil {
+		t.Error("a file that cannot be read was passed over")
+	}
+}
+
+func TestUserFilePath(t *testing.T) {
+	for want, env := range map[string]map[string]string{
+		"/x/sbx/config.toml":         {"XDG_CONFIG_HOME": "/x", "HOME": "/h"},
+		"/h/.config/sbx/config.toml": {"XDG_CONFIG_HOME": "rel", "HOME": "/h"},
+		"":                           {"HOME": ""},
+	} {
+		if got := UserFile(func(k string) string { return env[k] }); got != want {
+			t.Errorf("%v: %q", env, got)
+		}
+	}
+}
