@@ -34,9 +34,9 @@ const (
 
 // specMessage is the body of msgSpec.
 type specMessage struct {
-	Spec  sandbox.Spec      `json:"spec"`
-	Files map[string][]byte `json:"files"` // path inside to content
-	Pipes [3]bool           `json:"pipes"` // which of fds 0 to 2 travel with the message
+	Spec  sandbox.Spec `json:"spec"`
+	Pipes [3]bool      `json:"pipes"` // which of fds 0 to 2 travel with the message, first
+	Files []string     `json:"files"` // paths inside of the files that travel after them
 }
 
 // Runner is the whole life of the half that holds the namespaces: it makes the
@@ -85,18 +85,14 @@ func (r *runner) run() error {
 	filter := async(sandbox.CompileFilter)
 	network := async(r.openNetwork)
 	var m specMessage
-	pipes, err := r.conn.Expect(msgSpec, &m)
+	received, err := r.conn.Expect(msgSpec, &m)
 	if err != nil {
 		return err
 	}
-	stdio, err := arrange(pipes, m.Pipes)
-	if err != nil {
+	if err := r.start(m, received); err != nil {
 		return err
 	}
-	if err := r.start(m, stdio); err != nil {
-		return err
-	}
-	for _, f := range pipes {
+	for _, f := range received {
 		_ = f.Close()
 	}
 	if _, err := network(); err != nil {
@@ -126,12 +122,23 @@ func (r *runner) openNetwork() (struct{}, error) {
 	return struct{}{}, r.conn.Send(msgListeners, nil, files.All()...)
 }
 
-func (r *runner) start(m specMessage, stdio [3]*os.File) error {
+func (r *runner) start(m specMessage, received []*os.File) error {
+	stdio, rest, err := arrange(received, m.Pipes)
+	if err != nil {
+		return err
+	}
+	if len(rest) != len(m.Files) {
+		return fmt.Errorf("receiving the run's files: %d of %d", len(rest), len(m.Files))
+	}
+	files := map[string]*os.File{}
+	for i, name := range m.Files {
+		files[name] = rest[i]
+	}
 	idmap, err := openIDMap(m.Spec.Mapping)
 	if err != nil {
 		return &step{"idmap", err}
 	}
-	if err := sandbox.BuildTree(m.Spec, idmap, m.Files); err != nil {
+	if err := sandbox.BuildTree(m.Spec, idmap, files); err != nil {
 		return &step{"mount-tree", err}
 	}
 	r.container, err = sandbox.StartContainer(m.Spec, stdio)
@@ -216,20 +223,20 @@ func (r *runner) pass(e sandbox.Event) error {
 	return nil
 }
 
-// arrange puts the received pipes at the descriptors they are for.
-func arrange(pipes []*os.File, wanted [3]bool) ([3]*os.File, error) {
-	var out [3]*os.File
-	rest := pipes
+// arrange puts the received pipes at the descriptors they are for and returns what
+// came after them.
+func arrange(received []*os.File, wanted [3]bool) (out [3]*os.File, rest []*os.File, err error) {
+	rest = received
 	for i, want := range wanted {
 		if !want {
 			continue
 		}
 		if len(rest) == 0 {
-			return out, errors.New("receiving the command's pipes: too few")
+			return out, nil, errors.New("receiving the command's pipes: too few")
 		}
 		out[i], rest = rest[0], rest[1:]
 	}
-	return out, nil
+	return out, rest, nil
 }
 
 // async starts f and returns a function that waits for its result.

@@ -37,9 +37,9 @@ type builder struct {
 	later map[string]int // detached mounts that were taken before scratch covered them
 }
 
-// BuildTree makes the mount tree of spec below rootDir. init is an open
-// descriptor of this very binary. The caller's mount namespace must be private.
-func BuildTree(spec Spec, idmap *os.File, files map[string][]byte) error {
+// BuildTree makes the mount tree of spec below rootDir, with copies of files at the
+// paths inside that name them. The caller's mount namespace must be private.
+func BuildTree(spec Spec, idmap *os.File, files map[string]*os.File) error {
 	b := &builder{spec: spec, idmap: idmap, made: map[string]bool{}, later: map[string]int{}}
 	if err := b.takeSystemFiles(); err != nil {
 		return err
@@ -117,7 +117,7 @@ func emptyControllers() error {
 
 // placeRuntimeFiles writes what only this run has, such as its certificates, and
 // puts this binary where the container finds its init.
-func (b *builder) placeRuntimeFiles(files map[string][]byte) error {
+func (b *builder) placeRuntimeFiles(files map[string]*os.File) error {
 	if err := b.mkdirAll("/proc"); err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (b *builder) placeRuntimeFiles(files map[string][]byte) error {
 		if err := b.mkdirAll(path.Dir(name)); err != nil {
 			return err
 		}
-		if err := writeFile(rootDir+name, content, 0o444); err != nil {
+		if err := copyFile(rootDir+name, content); err != nil {
 			return err
 		}
 	}
@@ -401,6 +401,18 @@ func writeFile(name string, content []byte, mode uint32) error {
 		content = content[n:]
 	}
 	return nil
+}
+
+func copyFile(name string, from *os.File) error {
+	info, err := from.Stat()
+	if err != nil {
+		return fmt.Errorf("copying %s: %w", name, err)
+	}
+	content := make([]byte, info.Size())
+	if _, err := from.ReadAt(content, 0); err != nil {
+		return fmt.Errorf("copying %s: %w", name, err)
+	}
+	return writeFile(name, content, 0o444)
 }
 
 func sortedKeys(m map[string]string) []string {

@@ -1,0 +1,64 @@
+package fence
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+
+	"github.com/fractalboxdev/sbx/internal/sandbox"
+)
+
+// caches makes the directories that are kept for each profile and project, below
+// the user's own cache directory and never the host's own caches.
+func (f *fence) caches(facts sandbox.Facts) ([]sandbox.Cache, error) {
+	if f.o.NoCache {
+		return nil, nil
+	}
+	base, err := f.cacheBase(facts)
+	if err != nil {
+		return nil, err
+	}
+	project := sha256.Sum256([]byte(facts.Workdir))
+	var out []sandbox.Cache
+	for _, c := range f.derived.Grant.Caches() {
+		dir := path.Join(base, hex.EncodeToString(project[:8]), c.Profile, c.Name)
+		if err := makePrivate(dir); err != nil {
+			return nil, err
+		}
+		out = append(out, sandbox.Cache{Source: dir, Target: path.Join(facts.Home, c.Path)})
+	}
+	return out, nil
+}
+
+func (f *fence) cacheBase(facts sandbox.Facts) (string, error) {
+	base := path.Join(facts.HomeReal, ".cache")
+	if xdg, ok := lookup(f.o.Env, "XDG_CACHE_HOME"); ok && path.IsAbs(xdg) {
+		base = path.Clean(xdg)
+	}
+	if sandbox.Within(base, facts.Workdir) {
+		return "", &sandbox.Refusal{
+			What: fmt.Sprintf("the cache directory %s lies in the working directory", base),
+			Next: "use --no-cache, or set XDG_CACHE_HOME to a directory outside",
+		}
+	}
+	return path.Join(base, "sbx"), nil
+}
+
+// makePrivate makes a directory that is the caller's alone. One that is somebody
+// else's is refused: its content would be trusted by the next run.
+func makePrivate(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("making the cache directory: %w", err)
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("checking the cache directory: %w", err)
+	}
+	if !info.IsDir() || !ownedByCaller(info) {
+		return errors.New("checking the cache directory " + dir + ": it is not a directory of the caller's own")
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/handshake"
+	"golang.org/x/sys/unix"
+)
+
+// message is one message of the runner, or its end.
+type message struct {
+	handshake.Message
+	err error
+}
+
+// receive passes the runner's messages on until it is gone.
+func (f *fence) receive() {
+	defer close(f.inbox)
+	for {
+		m, err := f.conn.Receive()
+		f.inbox <- message{m, err}
+		if err != nil && m.Kind != "failed" {
+			return
+		}
+	}
+}
+
+// prove waits for the init's word and the gate's own records of both probes. It
+// also takes over the pty, which comes first.
+func (f *fence) prove() error {
+	for m := range f.inbox {
+		switch {
+		case m.err != nil:
+			return m.err
+		case m.Kind == msgPty && len(m.Files) == 1:
+			if err := f.streams.AttachPty(m.Files[0]); err != nil {
+				return err
+			}
+		case m.Kind == msgProved:
+			return f.network.probes.finish()
+		default:
+			return fmt.Errorf("proving the floor: the runner said %q", m.Kind)
+		}
+	}
+	return handshake.ErrClosed
+}
+
+// apply swaps the floor for the grant, once, and lets the command start.
+func (f *fence) apply() error {
+	f.streams.Start(f.run.Output())
+	if f.roots != nil {
+		roots, err := f.roots()
+		if err != nil {
+			return err
+		}
+		f.network.tls.RootCAs = roots
+	}
+	f.network.proxy.Apply(f.derived.Grant.Policy())
+	f.receipt.Applied = f.applied()
+	return f.conn.Send(msgGo, nil)
+}
+
+// applied lists the walls that stand. Each was made or checked by a step that
+// would have refused the run otherwise.
+func (f *fence) applied() []event.Measure {
+	uid := fmt.Sprintf("the command is uid %d inside, the caller outside", f.spec.UID)
+	if m := f.spec.Mapping; m != nil {
+		uid = fmt.Sprintf("the command is uid %d inside, %d outside; files of %d are shown as its own", f.spec.UID, m.KUID, m.FileUID)
+	}
+	return []event.Measure{
+		{Name: "network namespace", Applied: true, Detail: "loopback only; nft rules read back; both probes came back from the floor"},
+		{Name: "pid, mount, ipc, uts and cgroup namespaces", Applied: true},
+		{Name: "user namespaces", Applied: true, Detail: uid},
+		{Name: "capabilities", Applied: true, Detail: "all dropped, bounding set empty"},
+		{Name: "no_new_privs", Applied: true},
+		{Name: "seccomp", Applied: true, Detail: "foreign ABIs killed"},
+		{Name: "core dumps", Applied: true, Detail: "limit 0"},
+		{Name: "memory limit", Applied: false, Detail: "not asked for"},
+		{Name: "process limit", Applied: false, Detail: "not asked for"},
+	}
+}
+
+// forwarded are the signals that go on to the command.
+var forwarded = []os.Signal{
+	unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGWINCH,
+}
+
+// wait follows the command to its end: the timeout and the signals that ask sbx to
+// end give it its grace, then it is killed.
+func (f *fence) wait(ctx context.Context) error {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, forwarded...)
+	defer signal.Stop(signals)
+	w := &waiter{fence: f, ctx: ctx}
+	if f.o.Timeout > 0 {
+		t := time.NewTimer(f.o.Timeout)
+		defer t.Stop()
+		w.timeout = t.C
+	}
+	for {
+		select {
+		case m, ok := <-f.inbox:
+			if done, err := w.message(m, ok); done {
+				return err
+			}
+		case s := <-signals:
+			w.signal(s)
+		case <-w.timeout:
+			f.receipt.Result.TimedOut = true
+			w.terminate()
+		case <-w.deadline:
+			_ = f.conn.Send(msgKill, nil)
+			w.deadline = nil
+		}
+	}
+}
+
+type waiter struct {
+	*fence
+	ctx      context.Context //nolint:containedctx // lives as long as one wait
+	timeout  <-chan time.Time
+	deadline <-chan time.Time
+}
+
+func (w *waiter) signal(s os.Signal) {
+	number, ok := s.(syscall.Signal)
+	if !ok {
+		return
+	}
+	switch number {
+	case unix.SIGWINCH:
+		w.streams.Resize()
+		return
+	case unix.SIGTERM, unix.SIGHUP:
+		w.startGrace()
+	}
+	_ = w.conn.Send(msgSignal, int(number))
+}
+
+func (w *waiter) terminate() {
+	w.timeout = nil
+	w.startGrace()
+	_ = w.conn.Send(msgSignal, int(unix.SIGTERM))
+}
+
+func (w *waiter) startGrace() {
+	if w.deadline == nil {
+		w.deadline = time.After(w.o.Grace)
+	}
+}
+
+// message handles one report of the runner; done means that the command is over.
+func (w *waiter) message(m message, ok bool) (done bool, err error) {
+	switch {
+	case !ok:
+		return true, fmt.Errorf("following the command: %w", handshake.ErrClosed)
+	case m.err != nil:
+		return true, m.err
+	}
+	switch m.Kind {
+	case msgNoExec:
+		var errno int
+		if err := m.Decode(&errno); err != nil {
+			return true, err
+		}
+		return true, w.noExec(unix.Errno(errno))
+	case msgExited:
+		var status uint32
+		if err := m.Decode(&status); err != nil {
+			return true, err
+		}
+		w.exited(unix.WaitStatus(status))
+		return true, nil
+	case msgEmpty:
+		w.emptied = true
+		return true, errors.New("following the command: the sandbox's init was killed")
+	}
+	return false, nil
+}
+
+func (f *fence) exited(status unix.WaitStatus) {
+	r := &f.receipt.Result
+	switch {
+	case r.TimedOut:
+		r.Exit = ExitTimeout
+	case status.Signaled():
+		r.Exit, r.Signal = 128+int(status.Signal()), unix.SignalName(status.Signal())
+	default:
+		r.Exit = status.ExitStatus()
+	}
+}
+
+// noExec explains why the command did not start.
+func (f *fence) noExec(errno unix.Errno) error {
+	r := &event.Refusal{Kind: event.RefusedRecipe, Cause: errno}
+	if errors.Is(errno, fs.ErrNotExist) || errno == unix.ENOTDIR {
+		r.Code = "not-found"
+		r.Message = fmt.Sprintf("command not found in the sandbox: %s", f.o.Argv[0])
+		r.Next = "look at `sbx exec --dry-run -- …` for the PATH and the directories that show inside"
+		return r
+	}
+	r.Code = "not-executable"
+	r.Message = fmt.Sprintf("command cannot be executed in the sandbox: %s: %s", f.o.Argv[0], errno.Error())
+	r.Next = "check its mode and its interpreter"
+	return r
+}

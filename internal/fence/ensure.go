@@ -1,0 +1,311 @@
+package fence
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path"
+	"strconv"
+	"time"
+
+	"github.com/fractalboxdev/sbx/internal/artifact"
+	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/netns"
+	"github.com/fractalboxdev/sbx/internal/pki"
+	"github.com/fractalboxdev/sbx/internal/sandbox"
+	"github.com/fractalboxdev/sbx/internal/stdio"
+	"github.com/fractalboxdev/sbx/internal/ticket"
+	"github.com/fractalboxdev/sbx/internal/trust"
+	"golang.org/x/sys/unix"
+)
+
+// Paths inside of what only this run has.
+const (
+	caPath     = "/run/sbx/ca.pem"
+	bundlePath = "/run/sbx/bundle.pem"
+)
+
+// hostname is what the command's machine is called.
+const hostname = "sbx"
+
+// ensure makes everything at the floor: ticket, records, network, sandbox.
+func (f *fence) ensure(ctx context.Context) error {
+	authority := async(func() (*pki.Authority, error) { return pki.NewAuthority(time.Now()) })
+	f.ticket = ticket.Admit(f.id)
+	if err := f.openRecords(); err != nil {
+		return err
+	}
+	if err := f.plan(); err != nil {
+		return err
+	}
+	ca, err := authority()
+	if err != nil {
+		return err
+	}
+	pack, err := f.trust(ca.CertificatePEM())
+	if err != nil {
+		return err
+	}
+	probes, err := newProbes()
+	if err != nil {
+		return err
+	}
+	f.spec.Probe = probes.plan()
+	f.network = newNetwork(f.id, f.run, ca, probes)
+	if err := f.sendSpec(map[string][]byte{caPath: pack.CA, bundlePath: pack.Bundle}); err != nil {
+		return err
+	}
+	return f.listen(ctx)
+}
+
+// trust makes the two certificate files of the run, and has the roots for upstream
+// connections read meanwhile where the grant can lead to any.
+func (f *fence) trust(runCA []byte) (trust.Pack, error) {
+	host, err := trust.HostBundle()
+	if err != nil {
+		return trust.Pack{}, err
+	}
+	getenv := func(key string) string {
+		value, _ := lookup(f.o.Env, key)
+		return value
+	}
+	extras := trust.FindExtras(getenv, func(p string) bool { return sandbox.Within(p, f.spec.Workdir) })
+	if f.derived.Grant.Policy() != nil {
+		pool := trust.UpstreamPool(host, extras)
+		f.roots = async(func() (*x509.CertPool, error) { return pool(), nil })
+	}
+	return trust.Build(host, extras, runCA)
+}
+
+func (f *fence) openRecords() (err error) {
+	f.run, err = artifact.Open(artifact.Options{
+		StateDir: f.o.StateDir, RunID: f.id, Started: f.receipt, OnDenial: f.o.OnDenial,
+	})
+	if err != nil {
+		return err
+	}
+	if f.o.Artifacts != "" {
+		f.target, err = artifact.HoldTarget(f.o.Artifacts)
+	}
+	return err
+}
+
+// plan fills in the specification from the host's facts and the grant.
+func (f *fence) plan() error {
+	home, ok := lookup(f.o.Env, "HOME")
+	if !ok || !path.IsAbs(home) {
+		home = "/nonexistent"
+	}
+	searchPath, _ := lookup(f.o.Env, "PATH")
+	facts, err := sandbox.ReadFacts(sandbox.FactsRequest{Home: home, Path: searchPath, Workdir: f.o.Workdir})
+	if err != nil {
+		return err
+	}
+	if err := sandbox.CheckWorkdir(facts, f.o.ReadOnly); err != nil {
+		return err
+	}
+	if err := f.checkOwnPaths(facts); err != nil {
+		return err
+	}
+	who, err := f.identity()
+	if err != nil {
+		return err
+	}
+	caches, err := f.caches(facts)
+	if err != nil {
+		return err
+	}
+	f.spec = sandbox.Spec{
+		Run: f.id, Hostname: hostname, UID: who.uid, GID: who.gid, Mapping: who.mapping,
+		Tree: sandbox.Layout(facts, sandbox.LayoutRequest{
+			UID: who.uid, GID: who.gid, User: who.name, Shell: who.shell, Hostname: hostname, ReadOnly: f.o.ReadOnly,
+			Resolver: netns.AddressV4.String(), Bundle: bundlePath, Caches: caches, Hidden: f.hidden(),
+		}),
+		Workdir: sandbox.Workdir(facts), Argv: f.o.Argv, Env: f.environment(facts, who, searchPath),
+	}
+	return f.openStreams(who)
+}
+
+// checkOwnPaths refuses a state directory that the command could write.
+func (f *fence) checkOwnPaths(facts sandbox.Facts) error {
+	if f.o.ReadOnly || !sandbox.Within(f.o.StateDir, facts.Workdir) {
+		return nil
+	}
+	return &sandbox.Refusal{
+		What: fmt.Sprintf("the state directory %s lies in the working directory %s: the command could rewrite its own records", f.o.StateDir, facts.Workdir),
+		Next: "set state_dir in the operator configuration, or XDG_STATE_HOME, to a directory outside",
+	}
+}
+
+// hidden are directories of the supervisor that must not show inside.
+func (f *fence) hidden() []string {
+	if f.target == nil {
+		return nil
+	}
+	return []string{f.target.Path()}
+}
+
+// identity is who the command is, inside and on the host.
+type identity struct {
+	uid, gid    uint32
+	name, shell string
+	mapping     *sandbox.Mapping
+}
+
+// rootUID is what a command started by root sees: not 0, since without
+// capabilities programs that believe to be root fail where ordinary ones work.
+const rootUID = 1000
+
+func (f *fence) identity() (identity, error) {
+	shell, _ := lookup(f.o.Env, "SHELL")
+	if !path.IsAbs(shell) {
+		shell = "/bin/sh"
+	}
+	self := f.o.Self
+	if !self.Privileged {
+		if self.UID == 0 {
+			return identity{}, &event.Refusal{
+				Kind: event.RefusedSandbox, Code: "root-without-capabilities",
+				Message: "sbx runs as root without CAP_SYS_ADMIN: the command could not be kept away from root's own files",
+				Next:    "run sbx as an ordinary user, as in: setpriv --reuid 1000 --regid 1000 --clear-groups sbx exec …",
+			}
+		}
+		return identity{uid: uint32(self.UID), gid: uint32(self.GID), name: userName(self.UID), shell: shell}, nil //nolint:gosec // ids are 32 bits
+	}
+	mapping, err := sandbox.HostMapping(self.UID, self.GID)
+	if err != nil {
+		return identity{}, err
+	}
+	return identity{uid: rootUID, gid: rootUID, name: "sbx", shell: shell, mapping: mapping}, nil
+}
+
+func userName(uid int) string {
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return u.Username
+	}
+	return "user" + strconv.Itoa(uid)
+}
+
+func (f *fence) environment(facts sandbox.Facts, who identity, searchPath string) []string {
+	set := map[string]string{}
+	for _, v := range f.derived.Grant.Env() {
+		set[v.Name] = v.Value
+	}
+	for _, c := range f.derived.Grant.Caches() {
+		if c.Env != "" {
+			set[c.Env] = path.Join(facts.Home, c.Path)
+		}
+	}
+	for _, v := range trust.Env(bundlePath, caPath) {
+		set[v.Name] = v.Value
+	}
+	for key, value := range f.derived.ClientEnv {
+		set[key] = value
+	}
+	for key, value := range proxyVariables() {
+		set[key] = value
+	}
+	return sandbox.Environment(sandbox.EnvironmentRequest{
+		Caller: f.o.Env, Set: set, Extra: f.o.Extra, Home: facts.Home, User: who.name, Shell: who.shell,
+		Path: sandbox.SearchPath(facts, searchPath), Dir: sandbox.Workdir(facts),
+	})
+}
+
+// proxyVariables are for programs that resolve nothing themselves. Nothing depends
+// on them: every other way leads to the same policy.
+func proxyVariables() map[string]string {
+	proxy := "http://" + netns.AddressV4.String() + ":" + strconv.Itoa(netns.ProxyPort)
+	const direct = "localhost,127.0.0.1,::1"
+	return map[string]string{
+		"HTTP_PROXY": proxy, "http_proxy": proxy, "HTTPS_PROXY": proxy, "https_proxy": proxy,
+		"NO_PROXY": direct, "no_proxy": direct,
+	}
+}
+
+func (f *fence) openStreams(who identity) error {
+	mode := stdio.TTYAuto
+	if f.o.NoTTY {
+		mode = stdio.TTYNever
+	}
+	var owner *[2]int
+	if m := who.mapping; m != nil {
+		owner = &[2]int{int(m.KUID), int(m.KGID)}
+	}
+	s, err := stdio.Open(f.o.Stdin, f.o.Stdout, f.o.Stderr, mode, owner)
+	if err != nil {
+		return err
+	}
+	f.streams = s
+	f.spec.Stdio = sandbox.Stdio{TTY: s.TTY, Null: s.Null, Rows: s.Rows, Cols: s.Cols}
+	return nil
+}
+
+// sendSpec gives the runner everything it needs. Without the ticket of this very
+// run nothing is sent, and so nothing starts.
+func (f *fence) sendSpec(files map[string][]byte) error {
+	if err := f.ticket.Check(f.id); err != nil {
+		return err
+	}
+	pipes, set := f.streams.Pipes()
+	m := specMessage{Spec: f.spec, Pipes: set}
+	var memory []*os.File
+	defer func() {
+		for _, file := range memory {
+			_ = file.Close()
+		}
+	}()
+	for name, content := range files {
+		file, err := inMemory(name, content)
+		if err != nil {
+			return err
+		}
+		memory, m.Files = append(memory, file), append(m.Files, name)
+	}
+	if err := f.conn.Send(msgSpec, m, append(pipes, memory...)...); err != nil {
+		return f.runnerError(err)
+	}
+	f.streams.Sent()
+	return nil
+}
+
+// inMemory puts content into an anonymous file.
+func inMemory(name string, content []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(path.Base(name), unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("preparing %s: %w", name, err)
+	}
+	file := os.NewFile(uintptr(fd), name)
+	if _, err := file.Write(content); err != nil {
+		return nil, errors.Join(fmt.Errorf("preparing %s: %w", name, err), file.Close())
+	}
+	return file, nil
+}
+
+// listen takes the runner's listeners and serves them, at the floor.
+func (f *fence) listen(ctx context.Context) error {
+	files, err := f.conn.Expect(msgListeners, nil)
+	if err != nil {
+		return f.runnerError(err)
+	}
+	if err := f.network.serve(files); err != nil {
+		return err
+	}
+	if err := f.conn.Send(msgServing, nil); err != nil {
+		return f.runnerError(err)
+	}
+	go f.receive()
+	return ctx.Err()
+}
+
+// runnerError prefers the runner's own words over the broken connection.
+func (f *fence) runnerError(err error) error {
+	if errors.Is(err, unix.EPIPE) {
+		if _, said := f.conn.Receive(); said != nil {
+			return said
+		}
+	}
+	return err
+}

@@ -1,0 +1,282 @@
+package fence
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fractalboxdev/sbx/internal/artifact"
+	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/handshake"
+	"github.com/fractalboxdev/sbx/internal/sandbox"
+	"github.com/fractalboxdev/sbx/internal/stdio"
+	"github.com/fractalboxdev/sbx/internal/ticket"
+	"golang.org/x/sys/unix"
+)
+
+// Names of the steps in receipts and refusals.
+const (
+	stepCommand = "command"
+	stepGrant   = "grant"
+	stepStale   = "stale-revoke"
+	stepEnsure  = "ensure"
+	stepProve   = "prove-floor"
+	stepApply   = "apply-grant"
+	stepRun     = "run"
+	stepKill    = "kill"
+	stepRevoke  = "revoke"
+)
+
+// fence is one pass. Its methods are the steps, in the order of Run.
+type fence struct {
+	o       Options
+	id      string
+	receipt event.Receipt
+	ticket  ticket.Ticket
+	derived Derived
+	run     *artifact.Run
+	target  *artifact.Target
+	conn    *handshake.Conn
+	network *network
+	streams *stdio.Streams
+	spec    sandbox.Spec
+	inbox   chan message
+	roots   func() (*x509.CertPool, error)
+	emptied bool // the runner said that the pid namespace is empty
+}
+
+// Run takes one command through the fence. It always returns an outcome with a
+// receipt; a refusal is in the receipt's result.
+func Run(ctx context.Context, o Options) Outcome {
+	now := time.Now().UTC()
+	f := &fence{o: o, id: artifact.NewID(now), inbox: make(chan message, 16)}
+	f.receipt = event.Receipt{
+		Run: f.id, Version: o.Version, Consumer: o.Consumer, Position: "enforce",
+		Command: o.Argv, Workdir: o.Workdir, StartedAt: now, AddressGuard: "local",
+	}
+	if o.Self.Socket != nil {
+		f.conn = handshake.New(o.Self.Socket)
+	}
+	f.receipt.Result.Exit = ExitRefused
+	err := f.pass(ctx)
+	return f.finish(err)
+}
+
+// pass is the order. Nothing after a failed step happens but kill and revoke.
+func (f *fence) pass(ctx context.Context) error {
+	defer f.revoke()
+	if err := f.step(stepCommand, f.checkCommand); err != nil {
+		return err
+	}
+	if err := f.step(stepGrant, func() error { return f.derive(ctx) }); err != nil {
+		return err
+	}
+	if err := f.step(stepStale, f.sweep); err != nil {
+		return err
+	}
+	if err := f.step(stepEnsure, func() error { return f.ensure(ctx) }); err != nil {
+		return err
+	}
+	if err := f.step(stepProve, f.prove); err != nil {
+		return err
+	}
+	if err := f.step(stepApply, f.apply); err != nil {
+		return err
+	}
+	return f.step(stepRun, func() error { return f.wait(ctx) })
+}
+
+// step runs one step and notes it in the receipt. Its error becomes a refusal of
+// the kind that the step stands for.
+func (f *fence) step(name string, do func() error) error {
+	started := time.Now()
+	err := do()
+	s := event.Step{Name: name, StartedAt: started.UTC(), Duration: time.Since(started), OK: err == nil}
+	if err != nil {
+		s.Detail = err.Error()
+		err = f.refusal(name, err)
+	}
+	f.receipt.Steps = append(f.receipt.Steps, s)
+	return err
+}
+
+// refusal wraps an error into the typed refusal of its step.
+func (f *fence) refusal(step string, err error) error {
+	if r, ok := errors.AsType[*event.Refusal](err); ok {
+		r.Name, r.Step = f.id, step
+		return r
+	}
+	r := &event.Refusal{Kind: event.RefusedSandbox, Name: f.id, Step: step, Message: err.Error(), Cause: err}
+	if errors.Is(err, ticket.ErrRejected) {
+		r.Kind = event.RefusedTicket
+	}
+	if s, ok := errors.AsType[*sandbox.Refusal](err); ok {
+		r.Kind, r.Code, r.Next = event.RefusedRecipe, "bad-workdir", s.Next
+	}
+	if s, ok := errors.AsType[*stdio.Refused](err); ok {
+		r.Kind, r.Code, r.Next = event.RefusedRecipe, "bad-stdio", "redirect "+s.FD+" from a file, a pipe or /dev/null"
+	}
+	if h, ok := errors.AsType[*handshake.Failure](err); ok {
+		r.Message, r.Next = explainFailure(h)
+	}
+	return r
+}
+
+// explainFailure says in words what the kernel refused the runner, and what helps.
+func explainFailure(h *handshake.Failure) (message, next string) {
+	errno := unix.Errno(h.Errno)
+	const doctor = "run `sbx doctor` for what this host allows"
+	switch {
+	case h.Step == "unshare-user" && errno == unix.ENOSPC:
+		return "creating a user namespace: the host's limit is 0 (user.max_user_namespaces)",
+			"raise it: sysctl -w user.max_user_namespaces=15000"
+	case h.Step == "unshare-user" || h.Step == "uid-map" || h.Step == "setgroups":
+		return fmt.Sprintf("creating a user namespace: %s at %s: a chroot, a seccomp filter, AppArmor or a sysctl forbids it", errno.Error(), h.Step), doctor
+	case strings.Contains(h.Detail, sandbox.ErrNotIDMappable.Error()):
+		return h.Step + ": " + h.Detail, "as root sbx needs a file system with idmapped mounts; use one, or run sbx as an ordinary user"
+	}
+	return "preparing the sandbox: " + h.Error(), doctor
+}
+
+func (f *fence) checkCommand() error {
+	if len(f.o.Argv) == 0 || strings.TrimSpace(f.o.Argv[0]) == "" {
+		return &event.Refusal{
+			Kind: event.RefusedRecipe, Code: "empty-command", Message: "there is no command to run",
+			Next: "name one after --, as in: sbx exec -- npm ci",
+		}
+	}
+	if f.conn == nil {
+		return errors.New("starting the runner: the process could not be split (socketpair or fork failed)")
+	}
+	return sandbox.CheckSeccomp()
+}
+
+func (f *fence) derive(ctx context.Context) error {
+	d, err := f.o.Derive(ctx)
+	if err != nil {
+		return err
+	}
+	f.derived = d
+	f.receipt.GrantDigest = d.Grant.Digest()
+	for _, p := range d.Grant.Profiles() {
+		f.receipt.Profiles = append(f.receipt.Profiles, p.Name)
+	}
+	for _, e := range d.Grant.Endpoints() {
+		f.receipt.Endpoints = append(f.receipt.Endpoints, event.Endpoint{Ecosystem: e.Ecosystem, URL: e.URL, Source: e.Source})
+	}
+	return f.checkSecrets()
+}
+
+// checkSecrets refuses a run whose profile names a secret that is set: a
+// credential that cannot be injected must not be ignored.
+func (f *fence) checkSecrets() error {
+	for _, name := range f.derived.Grant.SecretVars() {
+		if value, ok := lookup(f.o.Env, name); ok && value != "" {
+			return &event.Refusal{
+				Kind: event.RefusedRecipe, Code: "credential-unsupported",
+				Message: fmt.Sprintf("the selected profiles name the secret %s, which is set, but this version of sbx cannot inject credentials", name),
+				Next:    "run it without: env -u " + name + " sbx exec …",
+			}
+		}
+	}
+	return nil
+}
+
+// sweep resets what dead runs left behind before anything new exists.
+func (f *fence) sweep() error {
+	swept, err := artifact.Sweep(f.o.StateDir)
+	f.receipt.Swept = swept
+	if len(swept) > 0 && f.o.OnSwept != nil {
+		f.o.OnSwept(swept)
+	}
+	return err
+}
+
+// finish turns the error of a pass into the outcome and writes the receipt.
+func (f *fence) finish(err error) Outcome {
+	if r, ok := errors.AsType[*event.Refusal](err); ok {
+		f.receipt.Result.Refusal = r
+		if !f.ended() {
+			f.receipt.Result.Exit = exitOf(r)
+		}
+	}
+	f.checkRevoke()
+	f.receipt.FinishedAt = time.Now().UTC()
+	out := Outcome{Receipt: f.receipt, Exit: f.receipt.Result.Exit}
+	if f.run == nil {
+		return out
+	}
+	out.Denials, out.Dir = f.run.Denials(), f.run.Dir()
+	f.receipt.Result.Denials = f.run.Denied()
+	if err := f.keep(); err != nil {
+		f.receipt.Result.Exit = ExitRefused
+		f.receipt.Result.Refusal = &event.Refusal{
+			Kind: event.RefusedSandbox, Name: f.id, Step: "receipt", Message: err.Error(), Cause: err,
+		}
+	} else if f.target != nil {
+		out.Dir = f.target.Path()
+	}
+	out.Receipt, out.Exit = f.receipt, f.receipt.Result.Exit
+	out.Receipt.Directory = f.run.Dir()
+	return out
+}
+
+// keep writes the receipt and copies the records to where the caller wants them.
+func (f *fence) keep() error {
+	defer f.run.Close()
+	if err := f.run.Finish(f.receipt); err != nil {
+		return fmt.Errorf("writing the receipt: %w", err)
+	}
+	if f.target == nil {
+		return nil
+	}
+	defer f.target.Close()
+	if err := f.run.CopyTo(f.target); err != nil {
+		return fmt.Errorf("copying the records to %s: %w", f.target.Path(), err)
+	}
+	return nil
+}
+
+// ended reports whether the command itself ran to an end.
+func (f *fence) ended() bool {
+	return f.receipt.Result.Refusal == nil && f.receipt.Result.Exit != ExitRefused
+}
+
+func exitOf(r *event.Refusal) int {
+	switch r.Code {
+	case "not-found":
+		return ExitNotFound
+	case "not-executable":
+		return ExitNotExecutable
+	}
+	return ExitRefused
+}
+
+// checkRevoke fails the call when any part of the revoke could not be verified,
+// whatever the command returned.
+func (f *fence) checkRevoke() {
+	for _, c := range f.receipt.Revoke {
+		if !c.Verified {
+			f.receipt.Result.Exit = ExitRefused
+			if f.receipt.Result.Refusal == nil {
+				f.receipt.Result.Refusal = &event.Refusal{
+					Kind: event.RefusedSandbox, Name: f.id, Step: stepRevoke,
+					Message: fmt.Sprintf("the revoke could not be verified: %s: %s", c.What, c.Detail),
+					Next:    "look for what is left with `sbx doctor`, and treat the grant as still open",
+				}
+			}
+		}
+	}
+}
+
+func lookup(env []string, key string) (string, bool) {
+	for _, kv := range env {
+		if value, ok := strings.CutPrefix(kv, key+"="); ok {
+			return value, true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,64 @@
+package fence
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/grant"
+	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
+)
+
+// Derived is what the reviewed definitions and vetted inputs of a run came to.
+type Derived struct {
+	Grant     grant.Grant
+	ClientEnv map[string]string // points clients at the endpoints, without userinfo
+}
+
+// Options are everything that one pass through the fence is told.
+type Options struct {
+	Self     stage.Self
+	Argv     []string
+	Workdir  string // absolute
+	ReadOnly bool
+	Env      []string // of the caller
+	Extra    []string // --env KEY or KEY=VALUE
+	Timeout  time.Duration
+	Grace    time.Duration
+	NoTTY    bool
+	NoCache  bool
+
+	StateDir  string
+	Artifacts string
+	Consumer  string
+	Version   string
+
+	Stdin, Stdout, Stderr *os.File
+
+	// Derive computes the grant; its error refuses the run.
+	Derive func(context.Context) (Derived, error)
+	// OnDenial is told each new denial as it happens.
+	OnDenial func(event.Denial)
+	// OnSwept is told what earlier runs had left behind.
+	OnSwept func([]event.Swept)
+	// Busy is told when the command has the terminal to itself, and when it has not.
+	Busy func(bool)
+}
+
+// Outcome is how a run ended.
+type Outcome struct {
+	Exit    int
+	Receipt event.Receipt
+	Denials []event.Denial
+	Dir     string // the run's directory, or where it was copied
+}
+
+// Exit codes of sbx itself (docs/cli.md).
+const (
+	ExitTimeout       = 124
+	ExitRefused       = 125
+	ExitNotExecutable = 126
+	ExitNotFound      = 127
+	ExitStream        = 255
+)

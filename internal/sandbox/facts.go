@@ -1,0 +1,232 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Facts are what the host's file system says about one run. ReadFacts collects
+// them; Layout decides what they mean.
+type Facts struct {
+	Top         []TopEntry  // system directories and links at /
+	System      []string    // further system paths that exist
+	Home        string      // as the caller names it
+	HomeReal    string      // without symlinks
+	Workdir     string      // without symlinks
+	ToolRoots   []Tool      // toolchains on PATH outside the system directories
+	Credentials []string    // files below tool roots that may hold secrets, as they appear inside
+	Protected   []Protected // git's own files in the working directory that run code outside
+	GitDirs     []string    // a linked worktree's own and common git directory, verified
+	Passwd      string
+	Group       string
+	Nsswitch    string
+}
+
+// TopEntry is one entry of /. Link is empty for a directory.
+type TopEntry struct{ Name, Link string }
+
+// Tool is a toolchain's directory: where it lies and under which path PATH names it.
+type Tool struct{ Source, Target string }
+
+// Protected is an existing path below the working directory that becomes
+// read-only, or (Pin) only a mount point, so that it cannot be renamed away.
+type Protected struct {
+	Path string
+	Pin  bool
+}
+
+// Refusal says why no sandbox can be made of what was asked, and what to do.
+type Refusal struct{ What, Next string }
+
+// Error returns what was refused.
+func (r *Refusal) Error() string { return r.What }
+
+// FactsRequest names what to look at.
+type FactsRequest struct {
+	Home    string
+	Path    string // the caller's PATH
+	Workdir string // absolute
+}
+
+// systemTop are the directories of / that hold programs and their data.
+var systemTop = map[string]bool{
+	"bin": true, "sbin": true, "lib": true, "lib32": true, "lib64": true, "libx32": true,
+	"usr": true, "opt": true, "nix": true, "gnu": true,
+}
+
+// optionalSystem are paths outside those directories that programs read.
+var optionalSystem = []string{"/var/lib/dpkg", "/sys/devices/system/cpu"}
+
+// ReadFacts looks at the host. It follows no symlink below the working directory.
+func ReadFacts(r FactsRequest) (Facts, error) {
+	f := Facts{Home: path.Clean(r.Home)}
+	var err error
+	if f.Workdir, err = filepath.EvalSymlinks(r.Workdir); err != nil {
+		return f, fmt.Errorf("finding the working directory: %w", err)
+	}
+	if f.HomeReal, err = filepath.EvalSymlinks(f.Home); err != nil {
+		f.HomeReal = f.Home // a home that does not exist is private and empty inside all the same
+	}
+	if f.Top, err = readTop(); err != nil {
+		return f, err
+	}
+	for _, p := range optionalSystem {
+		if isDirectory(p) {
+			f.System = append(f.System, p)
+		}
+	}
+	f.ToolRoots, f.Credentials = readTools(f, r.Path)
+	if f.Protected, err = readProtected(f.Workdir); err != nil {
+		return f, err
+	}
+	f.GitDirs = readGitDirs(f.Workdir)
+	f.Passwd, f.Group, f.Nsswitch = readText("/etc/passwd"), readText("/etc/group"), readText("/etc/nsswitch.conf")
+	return f, nil
+}
+
+func readTop() ([]TopEntry, error) {
+	entries, err := os.ReadDir("/")
+	if err != nil {
+		return nil, fmt.Errorf("reading /: %w", err)
+	}
+	var out []TopEntry
+	for _, e := range entries {
+		if !systemTop[e.Name()] {
+			continue
+		}
+		top := TopEntry{Name: e.Name()}
+		if e.Type()&fs.ModeSymlink != 0 {
+			if top.Link, err = os.Readlink("/" + e.Name()); err != nil {
+				return nil, fmt.Errorf("reading the link /%s: %w", e.Name(), err)
+			}
+		}
+		out = append(out, top)
+	}
+	return out, nil
+}
+
+// readText returns a small system file, or nothing where there is none.
+func readText(name string) string {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+func isDirectory(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && info.IsDir()
+}
+
+// Within reports whether p is dir or lies below it. Both must be clean and absolute.
+func Within(p, dir string) bool {
+	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
+}
+
+// protectedNames are what git runs or obeys, in a repository and in each of its
+// submodules' and worktrees' directories.
+var protectedNames = []string{"hooks", "config", "config.worktree"}
+
+// readProtected lists git's files in the working directory that run code outside:
+// the repository's own and, below .git/modules, those of its submodules.
+func readProtected(workdir string) ([]Protected, error) {
+	root, err := os.OpenRoot(workdir)
+	if err != nil {
+		return nil, fmt.Errorf("opening the working directory: %w", err)
+	}
+	defer root.Close()
+	info, err := root.Lstat(".git")
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("looking for .git: %w", err)
+	case info.Mode().IsRegular():
+		return []Protected{{Path: ".git"}}, nil
+	case !info.IsDir():
+		return nil, &Refusal{
+			What: fmt.Sprintf("working directory %s: .git is neither a directory nor a file", workdir),
+			Next: "replace the link or special file .git by the repository itself",
+		}
+	}
+	out := append([]Protected{{Path: ".git", Pin: true}}, gitFiles(root, ".git")...)
+	return append(out, submodules(root, ".git/modules", 0)...), nil
+}
+
+func gitFiles(root *os.Root, dir string) (out []Protected) {
+	for _, name := range protectedNames {
+		p := path.Join(dir, name)
+		if info, err := root.Lstat(p); err == nil && (info.IsDir() || info.Mode().IsRegular()) {
+			out = append(out, Protected{Path: p})
+		}
+	}
+	return out
+}
+
+// maxModuleDepth bounds the walk below .git/modules: submodules' names may have
+// slashes, and submodules may nest.
+const maxModuleDepth = 8
+
+func submodules(root *os.Root, dir string, depth int) (out []Protected) {
+	d, err := root.Open(dir)
+	if err != nil || depth > maxModuleDepth {
+		return nil
+	}
+	defer d.Close()
+	entries, err := d.ReadDir(-1)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if !e.IsDir() || e.Name() == "objects" || e.Name() == "refs" || e.Name() == "hooks" {
+			continue
+		}
+		below := path.Join(dir, e.Name())
+		out = append(append(out, gitFiles(root, below)...), submodules(root, below, depth+1)...)
+	}
+	return out
+}
+
+// readGitDirs finds the git directories of a linked worktree. Its .git file lies
+// where hostile code may have written it, so it counts only if git's own link back
+// (gitrepository-layout(5), worktrees/<id>/gitdir) names this very worktree.
+func readGitDirs(workdir string) []string {
+	line, ok := strings.CutPrefix(smallFile(path.Join(workdir, ".git")), "gitdir: ")
+	own := strings.TrimSpace(line)
+	if !ok || !path.IsAbs(own) || path.Base(path.Dir(own)) != "worktrees" {
+		return nil
+	}
+	own, err := filepath.EvalSymlinks(own)
+	if err != nil {
+		return nil
+	}
+	back := strings.TrimSpace(smallFile(path.Join(own, "gitdir")))
+	common := path.Dir(path.Dir(own))
+	if back != path.Join(workdir, ".git") || Within(own, workdir) || !isDirectory(path.Join(common, "objects")) {
+		return nil
+	}
+	return []string{common}
+}
+
+// smallFile reads a one-line file without following a link.
+func smallFile(name string) string {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	b := make([]byte, 4096)
+	n, err := unix.Read(fd, b)
+	if err != nil || n == len(b) {
+		return ""
+	}
+	return string(b[:n])
+}

@@ -1,0 +1,108 @@
+package sandbox
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// companions are directories below HOME that belong to a toolchain whose programs
+// lie in the key.
+var companions = map[string][]string{
+	".cargo/bin": {".cargo", ".rustup"},
+	".local/bin": {".local/bin", ".local/lib", ".local/share/uv", ".local/share/pipx", ".local/share/mise", ".local/share/fnm"},
+	"go/bin":     {"go/bin"},
+	"bin":        {"bin"},
+}
+
+// secretFiles may hold credentials; they are hidden wherever they stand at the top
+// of a tool root or in its etc.
+var secretFiles = []string{
+	"credentials", "credentials.toml", "config.toml", ".npmrc", ".netrc", ".pypirc", ".git-credentials", "auth.json",
+	"hosts.yml", ".env", "etc/npmrc", "etc/pip.conf",
+}
+
+// readTools finds the toolchains that PATH names outside the system directories
+// and the working directory.
+func readTools(f Facts, searchPath string) (tools []Tool, credentials []string) {
+	seen := map[string]bool{}
+	for dir := range strings.SplitSeq(searchPath, ":") {
+		if !path.IsAbs(dir) || !isDirectory(dir) {
+			continue
+		}
+		for _, root := range toolRoots(path.Clean(dir), f) {
+			if covered(root, tools) || seen[root] {
+				continue
+			}
+			seen[root] = true
+			source, err := filepath.EvalSymlinks(root)
+			if err != nil || tooWide(source, f) || Within(source, f.Workdir) {
+				continue
+			}
+			tools = append(tools, Tool{Source: source, Target: root})
+			credentials = append(credentials, secretsOf(root)...)
+		}
+	}
+	return tools, credentials
+}
+
+func covered(root string, tools []Tool) bool {
+	for _, t := range tools {
+		if Within(root, t.Target) {
+			return true
+		}
+	}
+	return false
+}
+
+// toolRoots returns what has to be visible for the programs in dir to run.
+func toolRoots(dir string, f Facts) []string {
+	if visible(dir, f) {
+		return nil
+	}
+	if inside, ok := strings.CutPrefix(dir, f.Home+"/"); ok {
+		if list, ok := companions[inside]; ok {
+			return existing(f.Home, list)
+		}
+	}
+	root := dir
+	switch path.Base(dir) {
+	case "bin", "sbin", "shims":
+		if parent := path.Dir(dir); !tooWide(parent, f) {
+			root = parent
+		}
+	}
+	return []string{root}
+}
+
+// visible reports whether the system directories already show dir.
+func visible(dir string, f Facts) bool {
+	top, _, _ := strings.Cut(strings.TrimPrefix(dir, "/"), "/")
+	return systemTop[top] || Within(dir, f.Workdir)
+}
+
+// tooWide reports whether binding dir would show more than a toolchain: a
+// directory at the top, or one that holds HOME or the working directory.
+func tooWide(dir string, f Facts) bool {
+	return strings.Count(dir, "/") < 2 || Within(f.Home, dir) || Within(f.HomeReal, dir) || Within(f.Workdir, dir)
+}
+
+func existing(home string, names []string) (out []string) {
+	for _, name := range names {
+		if p := path.Join(home, name); isDirectory(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func secretsOf(root string) (out []string) {
+	for _, name := range secretFiles {
+		p := path.Join(root, name)
+		if info, err := os.Lstat(p); err == nil && info.Mode().IsRegular() {
+			out = append(out, p)
+		}
+	}
+	return out
+}
