@@ -1,0 +1,124 @@
+package layertest
+
+// module is the path that every package of the tree begins with.
+const module = "github.com/fractalboxdev/sbx"
+
+// layer is a storey of the tree. A package imports only from lower ones, and
+// of its own only values; the table narrows that further.
+type layer int
+
+const (
+	value   layer = iota // no I/O, no clock
+	adapter              // one outside thing each
+	story                // knows an order of events
+	edge                 // the command line
+	tests                // for test files only
+)
+
+// place is a package's storey and what it may import of the tree.
+type place struct {
+	layer layer
+	may   []string
+}
+
+// table has every package of the tree, below internal/ unless it has a path of
+// its own. Names that no package has yet are the plan.
+var table = map[string]place{
+	"sbx": {value, nil}, // the embedded profiles
+
+	"egress":  {value, nil},
+	"event":   {value, nil},
+	"secret":  {value, nil},
+	"ticket":  {value, nil},
+	"floor":   {value, nil},
+	"grant":   {value, []string{"egress"}},
+	"profile": {value, []string{"egress", "grant", "sbx"}},
+	"report":  {value, []string{"egress", "event", "grant"}},
+
+	"artifact":      {adapter, []string{"egress", "event", "report", "secret"}},
+	"config":        {adapter, []string{"egress", "profile", "secret"}},
+	"credential":    {adapter, []string{"egress", "grant", "secret"}},
+	"handshake":     {adapter, nil},
+	"host":          {adapter, nil},
+	"meter":         {adapter, []string{"egress", "event", "secret"}},
+	"netns":         {adapter, nil},
+	"pki":           {adapter, nil},
+	"proxy":         {adapter, []string{"egress", "event", "secret"}},
+	"registry":      {adapter, []string{"egress", "grant"}},
+	"resolver":      {adapter, []string{"egress", "event"}},
+	"sandbox":       {adapter, []string{"sandbox/stage", "ticket", "grant"}},
+	"sandbox/stage": {adapter, nil},
+	"stdio":         {adapter, nil},
+	"store":         {adapter, []string{"event", "floor", "grant", "report", "secret"}},
+	"term":          {adapter, []string{"egress", "event", "grant", "report"}},
+	"trust":         {adapter, nil},
+	"upstream":      {adapter, []string{"egress"}},
+
+	"admission": {story, below(story)},
+	"approval":  {story, below(story)},
+	"canary":    {story, append(below(story), "fence")},
+	"deploy":    {story, append(below(story), "canary", "fence", "admission")},
+	"detached":  {story, append(below(story), "fence", "workspace")},
+	"fence":     {story, append(below(story), "admission", "approval")},
+	"workspace": {story, append(below(story), "fence")},
+
+	"cli":     {edge, below(edge)},
+	"cmd/sbx": {edge, append(below(edge), "cli")},
+
+	"e2e":       {tests, []string{"egress", "event", "sbxtest"}},
+	"layertest": {tests, nil},
+	"sbxtest":   {tests, []string{"event"}},
+}
+
+// shared is what an adapter may import of another adapter: parts of the same
+// outside thing.
+var shared = map[string]string{"sandbox": "sandbox/stage"}
+
+// homes says which packages know an outside library. Everything else gets at
+// it through them.
+var homes = map[string][]string{
+	"charm.land/lipgloss":               {"term"},
+	"cunicu.li/gont":                    {"sbxtest"},
+	"database/sql":                      {"store"},
+	"github.com/BurntSushi/toml":        {"config", "profile"},
+	"github.com/charmbracelet/lipgloss": {"term"},
+	"github.com/creack/pty":             {"stdio", "sandbox"},
+	"github.com/google/nftables":        {"netns"},
+	"github.com/mattn/go-sqlite3":       {"store"},
+	"github.com/miekg/dns":              {"resolver", "sbxtest"},
+	"github.com/muesli/termenv":         {"term"},
+	"github.com/opencontainers/cgroups": {"sandbox", "sandbox/stage"},
+	"github.com/opencontainers/runc":    {"sandbox", "sandbox/stage"},
+	"github.com/seccomp":                {"sandbox", "sandbox/stage"},
+	"github.com/spf13/cobra":            {"cli"},
+	"github.com/spf13/pflag":            {"cli"},
+	"github.com/vishvananda/netlink":    {"netns", "sbxtest"},
+	"modernc.org/sqlite":                {"store"},
+	"testing":                           {"sbxtest"},
+	"github.com/rogpeppe/go-internal":   {},
+	"github.com/google/go-cmp":          {},
+	"github.com/stretchr/testify":       {},
+	"github.com/sirupsen/logrus":        {},
+	"github.com/pkg/errors":             {},
+	"io/ioutil":                         {},
+}
+
+// impure is what a value package must not import: the world and the clock's
+// consequences live in adapters.
+var impure = []string{
+	"os", "os/exec", "os/signal", "net", "net/http", "log", "log/slog", "syscall", "database/sql",
+	"math/rand", "math/rand/v2", "crypto/rand", "golang.org/x/sys/unix", "golang.org/x/term",
+}
+
+// below lists every package of the table under a storey.
+func below(l layer) []string {
+	lower := []string{"sbx", "egress", "event", "secret", "ticket", "floor", "grant", "profile", "report"}
+	if l > adapter {
+		lower = append(lower, "artifact", "config", "credential", "handshake", "host", "meter", "netns", "pki", "proxy",
+			"registry", "resolver", "sandbox", "sandbox/stage", "stdio", "store", "term", "trust", "upstream")
+	}
+	if l > story {
+		lower = append(lower, "admission", "approval", "canary", "deploy", "detached", "fence", "workspace")
+	}
+	return lower
+}
