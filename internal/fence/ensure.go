@@ -31,9 +31,10 @@ const (
 // hostname is what the command's machine is called.
 const hostname = "sbx"
 
-// ensure makes everything at the floor: ticket, records, network, sandbox.
+// ensure makes everything at the floor: ticket, records, sandbox, network. The
+// runner gets its specification as early as possible: starting the container takes
+// longer than all the rest, which is made meanwhile.
 func (f *fence) ensure(ctx context.Context) error {
-	authority := async(func() (*pki.Authority, error) { return pki.NewAuthority(time.Now()) })
 	f.ticket = ticket.Admit(f.id)
 	if err := f.openRecords(); err != nil {
 		return err
@@ -41,32 +42,32 @@ func (f *fence) ensure(ctx context.Context) error {
 	if err := f.plan(); err != nil {
 		return err
 	}
-	ca, err := authority()
-	if err != nil {
-		return err
-	}
-	pack, err := f.trust(ca.CertificatePEM())
-	if err != nil {
-		return err
-	}
 	probes, err := newProbes()
 	if err != nil {
 		return err
 	}
 	f.spec.Probe = probes.plan()
-	f.network = newNetwork(f.id, f.run, ca, probes)
-	if err := f.sendSpec(map[string][]byte{caPath: pack.CA, bundlePath: pack.Bundle}); err != nil {
+	if err := f.sendSpec(); err != nil {
 		return err
 	}
-	return f.listen(ctx)
+	ca, err := pki.NewAuthority(time.Now())
+	if err != nil {
+		return err
+	}
+	f.network = newNetwork(f.id, f.run, ca, probes)
+	files, err := f.trust(ca.CertificatePEM())
+	if err != nil {
+		return err
+	}
+	return f.listen(ctx, files)
 }
 
 // trust makes the two certificate files of the run, and has the roots for upstream
 // connections read meanwhile where the grant can lead to any.
-func (f *fence) trust(runCA []byte) (trust.Pack, error) {
+func (f *fence) trust(runCA []byte) (map[string][]byte, error) {
 	host, err := trust.HostBundle()
 	if err != nil {
-		return trust.Pack{}, err
+		return nil, err
 	}
 	getenv := func(key string) string {
 		value, _ := lookup(f.o.Env, key)
@@ -77,7 +78,8 @@ func (f *fence) trust(runCA []byte) (trust.Pack, error) {
 		pool := trust.UpstreamPool(host, extras)
 		f.roots = async(func() (*x509.CertPool, error) { return pool(), nil })
 	}
-	return trust.Build(host, extras, runCA)
+	pack, err := trust.Build(host, extras, runCA)
+	return map[string][]byte{caPath: pack.CA, bundlePath: pack.Bundle}, err
 }
 
 func (f *fence) openRecords() (err error) {
@@ -243,28 +245,14 @@ func (f *fence) openStreams(who identity) error {
 	return nil
 }
 
-// sendSpec gives the runner everything it needs. Without the ticket of this very
-// run nothing is sent, and so nothing starts.
-func (f *fence) sendSpec(files map[string][]byte) error {
+// sendSpec gives the runner what to start. Without the ticket of this very run
+// nothing is sent, and so nothing starts.
+func (f *fence) sendSpec() error {
 	if err := f.ticket.Check(f.id); err != nil {
 		return err
 	}
 	pipes, set := f.streams.Pipes()
-	m := specMessage{Spec: f.spec, Pipes: set}
-	var memory []*os.File
-	defer func() {
-		for _, file := range memory {
-			_ = file.Close()
-		}
-	}()
-	for name, content := range files {
-		file, err := inMemory(name, content)
-		if err != nil {
-			return err
-		}
-		memory, m.Files = append(memory, file), append(m.Files, name)
-	}
-	if err := f.conn.Send(msgSpec, m, append(pipes, memory...)...); err != nil {
+	if err := f.conn.Send(msgSpec, specMessage{Spec: f.spec, Pipes: set}, pipes...); err != nil {
 		return f.runnerError(err)
 	}
 	f.streams.Sent()
@@ -284,20 +272,39 @@ func inMemory(name string, content []byte) (*os.File, error) {
 	return file, nil
 }
 
-// listen takes the runner's listeners and serves them, at the floor.
-func (f *fence) listen(ctx context.Context) error {
-	files, err := f.conn.Expect(msgListeners, nil)
+// listen takes the runner's listeners, serves them at the floor, and says so,
+// with the files that only this run has.
+func (f *fence) listen(ctx context.Context, files map[string][]byte) error {
+	listeners, err := f.conn.Expect(msgListeners, nil)
 	if err != nil {
 		return f.runnerError(err)
 	}
-	if err := f.network.serve(files); err != nil {
+	if err := f.network.serve(listeners); err != nil {
 		return err
 	}
-	if err := f.conn.Send(msgServing, nil); err != nil {
+	if err := f.sendServing(files); err != nil {
 		return f.runnerError(err)
 	}
 	go f.receive()
 	return ctx.Err()
+}
+
+func (f *fence) sendServing(files map[string][]byte) error {
+	var names []string
+	var memory []*os.File
+	defer func() {
+		for _, file := range memory {
+			_ = file.Close()
+		}
+	}()
+	for name, content := range files {
+		file, err := inMemory(name, content)
+		if err != nil {
+			return err
+		}
+		names, memory = append(names, name), append(memory, file)
+	}
+	return f.conn.Send(msgServing, names, memory...)
 }
 
 // runnerError prefers the runner's own words over the broken connection.

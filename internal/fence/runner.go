@@ -21,7 +21,7 @@ import (
 const (
 	msgListeners = "listeners"   // runner: descriptors in the order of netns.Names
 	msgSpec      = "spec"        // supervisor: specMessage and the command's pipes
-	msgServing   = "serving"     // supervisor: resolver and proxy serve, at the floor
+	msgServing   = "serving"     // supervisor: resolver and proxy serve, at the floor; paths of the run's files, which travel with it
 	msgPty       = "pty"         // runner: the pty's master
 	msgProved    = "proved"      // runner: both probes came back as the floor's refusal
 	msgGo        = "go"          // supervisor: the grant is applied, start the command
@@ -35,8 +35,7 @@ const (
 // specMessage is the body of msgSpec.
 type specMessage struct {
 	Spec  sandbox.Spec `json:"spec"`
-	Pipes [3]bool      `json:"pipes"` // which of fds 0 to 2 travel with the message, first
-	Files []string     `json:"files"` // paths inside of the files that travel after them
+	Pipes [3]bool      `json:"pipes"` // which of fds 0 to 2 travel with the message
 }
 
 // Runner is the whole life of the half that holds the namespaces: it makes the
@@ -102,7 +101,7 @@ func (r *runner) run() error {
 	if err != nil {
 		return &step{"seccomp", err}
 	}
-	if _, err := r.conn.Expect(msgServing, nil); err != nil {
+	if err := r.placeFiles(); err != nil {
 		return err
 	}
 	if err := r.container.SendPlan(m.Spec, program); err != nil {
@@ -123,27 +122,37 @@ func (r *runner) openNetwork() (struct{}, error) {
 }
 
 func (r *runner) start(m specMessage, received []*os.File) error {
-	stdio, rest, err := arrange(received, m.Pipes)
+	stdio, err := arrange(received, m.Pipes)
 	if err != nil {
 		return err
 	}
-	if len(rest) != len(m.Files) {
-		return fmt.Errorf("receiving the run's files: %d of %d", len(rest), len(m.Files))
-	}
-	files := map[string]*os.File{}
-	for i, name := range m.Files {
-		files[name] = rest[i]
-	}
-	idmap, err := openIDMap(m.Spec.Mapping)
-	if err != nil {
-		return &step{"idmap", err}
-	}
-	if err := sandbox.BuildTree(m.Spec, idmap, files); err != nil {
+	idmap := async(func() (*os.File, error) { return openIDMap(m.Spec.Mapping) })
+	if err := sandbox.BuildTree(m.Spec, idmap); err != nil {
 		return &step{"mount-tree", err}
 	}
 	r.container, err = sandbox.StartContainer(m.Spec, stdio)
 	if err != nil {
 		return &step{"container", err}
+	}
+	return nil
+}
+
+// placeFiles waits for the supervisor's word that it serves and puts the files of
+// this run in their places.
+func (r *runner) placeFiles() error {
+	var names []string
+	files, err := r.conn.Expect(msgServing, &names)
+	if err != nil {
+		return err
+	}
+	if len(files) != len(names) {
+		return fmt.Errorf("receiving the run's files: %d of %d", len(files), len(names))
+	}
+	for i, name := range names {
+		if err := sandbox.PlaceFile(name, files[i]); err != nil {
+			return &step{"run-files", err}
+		}
+		_ = files[i].Close()
 	}
 	return nil
 }
@@ -223,35 +232,24 @@ func (r *runner) pass(e sandbox.Event) error {
 	return nil
 }
 
-// arrange puts the received pipes at the descriptors they are for and returns what
-// came after them.
-func arrange(received []*os.File, wanted [3]bool) (out [3]*os.File, rest []*os.File, err error) {
-	rest = received
+// arrange puts the received pipes at the descriptors they are for.
+func arrange(received []*os.File, wanted [3]bool) (out [3]*os.File, err error) {
 	for i, want := range wanted {
 		if !want {
 			continue
 		}
-		if len(rest) == 0 {
-			return out, nil, errors.New("receiving the command's pipes: too few")
+		if len(received) == 0 {
+			return out, errors.New("receiving the command's pipes: too few")
 		}
-		out[i], rest = rest[0], rest[1:]
+		out[i], received = received[0], received[1:]
 	}
-	return out, rest, nil
+	return out, nil
 }
 
-// async starts f and returns a function that waits for its result.
+// async starts f and returns a function that waits for its result, however often
+// it is asked.
 func async[T any](f func() (T, error)) func() (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	done := make(chan result, 1)
-	go func() {
-		v, err := f()
-		done <- result{v, err}
-	}()
-	return func() (T, error) {
-		r := <-done
-		return r.value, r.err
-	}
+	wait := sync.OnceValues(f)
+	go func() { _, _ = wait() }()
+	return wait
 }

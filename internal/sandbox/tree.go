@@ -18,6 +18,7 @@ const (
 	scratch      = "/sys"
 	rootDir      = scratch + "/root"
 	stateDir     = scratch + "/state"
+	runFilesDir  = scratch + "/run"
 	etcLayer     = scratch + "/etc"
 	emptyDir     = scratch + "/empty-dir"
 	emptyFile    = scratch + "/empty-file"
@@ -32,14 +33,15 @@ var ErrNotIDMappable = errors.New("the file system cannot be idmapped")
 // files may have been arranged by an earlier run.
 type builder struct {
 	spec  Spec
-	idmap *os.File // for Owned binds, as root only
+	idmap func() (*os.File, error) // for Owned binds, as root only
 	made  map[string]bool
 	later map[string]int // detached mounts that were taken before scratch covered them
 }
 
-// BuildTree makes the mount tree of spec below rootDir, with copies of files at the
-// paths inside that name them. The caller's mount namespace must be private.
-func BuildTree(spec Spec, idmap *os.File, files map[string]*os.File) error {
+// BuildTree makes the mount tree of spec below rootDir. The caller's mount
+// namespace must be private. idmap is asked for the user namespace of idmapped
+// mounts where the specification has a mapping.
+func BuildTree(spec Spec, idmap func() (*os.File, error)) error {
 	b := &builder{spec: spec, idmap: idmap, made: map[string]bool{}, later: map[string]int{}}
 	if err := b.takeSystemFiles(); err != nil {
 		return err
@@ -47,7 +49,7 @@ func BuildTree(spec Spec, idmap *os.File, files map[string]*os.File) error {
 	if err := b.prepareScratch(); err != nil {
 		return err
 	}
-	if err := b.placeRuntimeFiles(files); err != nil {
+	if err := b.placeInit(); err != nil {
 		return err
 	}
 	for _, e := range spec.Tree {
@@ -88,7 +90,7 @@ func (b *builder) prepareScratch() error {
 	if err := mount("sbx", scratch, "tmpfs", tmpfsOptions, "mode=755"); err != nil {
 		return err
 	}
-	for _, dir := range []string{rootDir, stateDir, etcLayer, emptyDir, scratch + "/fs", cgroupDir} {
+	for _, dir := range []string{rootDir, stateDir, runFilesDir, etcLayer, emptyDir, scratch + "/fs", cgroupDir} {
 		if err := unix.Mkdir(dir, 0o755); err != nil {
 			return fmt.Errorf("making %s: %w", dir, err)
 		}
@@ -107,39 +109,82 @@ func (b *builder) prepareScratch() error {
 }
 
 func emptyControllers() error {
+	if err := mount("cgroup", cgroupDir, "tmpfs", tmpfsOptions, "mode=755"); err != nil {
+		return err
+	}
 	for _, name := range strings.Fields("blkio cpu cpuacct cpuset devices freezer hugetlb memory misc net_cls net_prio perf_event pids rdma systemd") {
 		if err := unix.Mkdir(path.Join(cgroupDir, name), 0o755); err != nil {
 			return fmt.Errorf("making an empty cgroup controller: %w", err)
 		}
 	}
-	return nil
+	return remount(cgroupDir, unix.MS_RDONLY|tmpfsOptions)
 }
 
-// placeRuntimeFiles writes what only this run has, such as its certificates, and
-// puts this binary where the container finds its init.
-func (b *builder) placeRuntimeFiles(files map[string]*os.File) error {
-	if err := b.mkdirAll("/proc"); err != nil {
-		return err
-	}
-	for name, content := range files {
-		if err := b.mkdirAll(path.Dir(name)); err != nil {
-			return err
-		}
-		if err := copyFile(rootDir+name, content); err != nil {
+// placeInit puts this binary where the container finds its init, on a mount of
+// its own: files of the run come later, and the command only sees it read-only.
+func (b *builder) placeInit() error {
+	for _, dir := range []string{"/proc", path.Dir(initPath)} {
+		if err := b.mkdirAll(dir); err != nil {
 			return err
 		}
 	}
-	if err := b.mkdirAll(path.Dir(initPath)); err != nil {
+	if err := writeFile(path.Join(runFilesDir, path.Base(initPath)), nil, 0o555); err != nil {
 		return err
 	}
-	if err := writeFile(rootDir+initPath, nil, 0o555); err != nil {
+	files, err := openTree(runFilesDir)
+	if err != nil {
+		return fmt.Errorf("opening the run's files: %w", err)
+	}
+	readOnly := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if err := b.place(files, path.Dir(initPath), readOnly); err != nil {
 		return err
 	}
-	self, err := unix.OpenTree(unix.AT_FDCWD, "/proc/self/exe", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	self, err := openSelf()
 	if err != nil {
 		return fmt.Errorf("opening this binary for the sandbox's init: %w", err)
 	}
-	return b.place(self, initPath, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV})
+	return b.place(self, initPath, readOnly)
+}
+
+// PlaceFile copies a file of this run to its path inside, which must lie beside
+// the init. It may be called until the command starts.
+func PlaceFile(name string, from *os.File) error {
+	if path.Dir(name) != path.Dir(initPath) {
+		return fmt.Errorf("placing %s: not below %s", name, path.Dir(initPath))
+	}
+	info, err := from.Stat()
+	if err != nil {
+		return fmt.Errorf("placing %s: %w", name, err)
+	}
+	content := make([]byte, info.Size())
+	if _, err := from.ReadAt(content, 0); err != nil {
+		return fmt.Errorf("placing %s: %w", name, err)
+	}
+	return writeFile(path.Join(runFilesDir, path.Base(name)), content, 0o444)
+}
+
+// openSelf detaches a mount of this very binary. The magic link /proc/self/exe
+// leads to a mount of another namespace, which cannot be cloned; so it goes by
+// path, and must be the same file.
+func openSelf() (int, error) {
+	name, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return -1, err
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("%s: %w", name, err)
+	}
+	var running, found unix.Stat_t
+	err = errors.Join(unix.Stat("/proc/self/exe", &running), unix.Fstat(fd, &found))
+	if err == nil && (running.Dev != found.Dev || running.Ino != found.Ino) {
+		err = fmt.Errorf("%s was replaced while it ran", name)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 func (b *builder) add(e Entry) error {
@@ -193,9 +238,13 @@ func (b *builder) bind(e Entry) error {
 	if !e.Writable {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
-	if e.Owned && b.idmap != nil {
+	if e.Owned && b.spec.Mapping != nil {
+		owner, err := b.idmap()
+		if err != nil {
+			return errors.Join(fmt.Errorf("making a user namespace for idmapped mounts: %w", err), unix.Close(fd))
+		}
 		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
-		attr.Userns_fd = uint64(b.idmap.Fd())
+		attr.Userns_fd = uint64(owner.Fd())
 	}
 	return b.place(fd, e.Target, attr)
 }
@@ -401,18 +450,6 @@ func writeFile(name string, content []byte, mode uint32) error {
 		content = content[n:]
 	}
 	return nil
-}
-
-func copyFile(name string, from *os.File) error {
-	info, err := from.Stat()
-	if err != nil {
-		return fmt.Errorf("copying %s: %w", name, err)
-	}
-	content := make([]byte, info.Size())
-	if _, err := from.ReadAt(content, 0); err != nil {
-		return fmt.Errorf("copying %s: %w", name, err)
-	}
-	return writeFile(name, content, 0o444)
 }
 
 func sortedKeys(m map[string]string) []string {
