@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // insideEnv is not used by sbx: the test binary has no subcommands, so an
@@ -19,13 +21,29 @@ const insideArg = "inside-host-test"
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == insideArg {
-		if err := Inside(os.Stdin, os.Stdout); err != nil {
+		if err := Inside(os.Stdin, os.Stdout, network); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
+}
+
+// network stands for what the netns package sets up: it needs CAP_NET_ADMIN in
+// the child's own network namespace.
+func network() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
 }
 
 func inside() []string { return []string{"/proc/self/exe", insideArg} }
@@ -166,7 +184,7 @@ func TestCgroupModes(t *testing.T) {
 
 func TestInsideRefusesTheHost(t *testing.T) {
 	var out bytes.Buffer
-	if err := Inside(strings.NewReader(""), &out); err == nil || out.Len() != 0 {
+	if err := Inside(strings.NewReader(""), &out, network); err == nil || out.Len() != 0 {
 		t.Errorf("the child's half ran outside: %v, %q", err, out.String())
 	}
 }

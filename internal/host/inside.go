@@ -14,9 +14,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
@@ -99,13 +96,14 @@ func refusedChild(err error) insideResult {
 }
 
 // Inside is the child's half: it tries in its own namespaces what a run will
-// do, and writes its report to out. It refuses to run anywhere else.
-func Inside(in io.Reader, out io.Writer) error {
+// do, and writes its report to out. It refuses to run anywhere else. network
+// sets up what a run's network namespace has, nft rules included.
+func Inside(in io.Reader, out io.Writer, network func() error) error {
 	if err := checkInside(); err != nil {
 		return err
 	}
 	r := insideResult{Network: Yes}
-	r.NFT, r.NFTErr = outcome(tryNFT())
+	r.NFT, r.NFTErr = outcome(network())
 	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
@@ -137,33 +135,6 @@ func outcome(err error) (State, string) {
 		return Yes, ""
 	}
 	return No, err.Error()
-}
-
-// tryNFT loads a redirect like that of a run and reads it back.
-func tryNFT() error {
-	conn, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("opening nf_tables: %w", err)
-	}
-	table := conn.AddTable(&nftables.Table{Name: "sbx_doctor", Family: nftables.TableFamilyINet})
-	chain := conn.AddChain(&nftables.Chain{
-		Name: "out", Table: table, Type: nftables.ChainTypeNAT,
-		Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest,
-	})
-	conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
-		&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(1)},
-		&expr.Redir{RegisterProtoMin: 1},
-	}})
-	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("loading a redirect: %w", err)
-	}
-	rules, err := conn.GetRules(table, chain)
-	if err != nil || len(rules) != 1 {
-		return fmt.Errorf("reading the redirect back: %d rules, %w", len(rules), err)
-	}
-	return nil
 }
 
 // tryProc mounts a new procfs, which a kernel refuses where the one that is
