@@ -1,0 +1,263 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+func exampleFacts() Facts {
+	return Facts{
+		Top:    []TopEntry{{"bin", "usr/bin"}, {"lib", "usr/lib"}, {"opt", ""}, {"usr", ""}},
+		System: []string{"/var/lib/dpkg"},
+		Home:   "/home/ann", HomeReal: "/home/ann", Workdir: "/home/ann/src/app",
+		ToolRoots:   []Tool{{"/home/ann/.cargo", "/home/ann/.cargo"}},
+		Credentials: []string{"/home/ann/.cargo/credentials.toml"},
+		Protected:   []Protected{{".git", true}, {".git/hooks", false}, {".git/config", false}},
+		Passwd:      "root:x:0:0:root:/root:/bin/bash\n", Group: "root:x:0:\n",
+		Nsswitch: "passwd: files systemd\nhosts: files resolve [!UNAVAIL=return] dns\n",
+	}
+}
+
+func exampleRequest() LayoutRequest {
+	return LayoutRequest{
+		UID: 1000, GID: 1000, User: "ann", Shell: "/bin/bash", Hostname: "sbx", Resolver: "198.18.0.1",
+		Bundle: "/run/sbx/bundle.pem", Caches: []Cache{{"/home/ann/.cache/sbx/1/js/npm", "/home/ann/.npm"}},
+		Hidden: []string{"/home/ann/src/app/out", "/elsewhere"},
+	}
+}
+
+func TestLayoutIsAsReviewed(t *testing.T) {
+	got, err := json.MarshalIndent(Layout(exampleFacts(), exampleRequest()), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden := filepath.Join("testdata", "layout.golden.json")
+	if *update {
+		if err := os.WriteFile(golden, append(got, '\n'), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.TrimSpace(string(want)), string(got)); diff != "" {
+		t.Errorf("the mount tree changed; if that is meant, run go test -update (-want +got):\n%s", diff)
+	}
+}
+
+func TestOnlyProjectCachesAndPrivateMemoryAreWritable(t *testing.T) {
+	var writable []string
+	for _, e := range Layout(exampleFacts(), exampleRequest()) {
+		if e.Writable {
+			writable = append(writable, e.Target)
+		}
+	}
+	want := []string{"/home/ann/.npm", "/home/ann/src/app", "/home/ann/src/app/.git"}
+	if diff := cmp.Diff(want, writable); diff != "" {
+		t.Error(diff)
+	}
+	r := exampleRequest()
+	r.ReadOnly, r.Caches = true, nil
+	for _, e := range Layout(exampleFacts(), r) {
+		if e.Writable {
+			t.Errorf("read-only, yet %s is writable", e.Target)
+		}
+	}
+}
+
+func TestWorkdirThatGivesAwayTooMuchIsRefused(t *testing.T) {
+	for workdir, refused := range map[string]bool{
+		"/": true, "/home": true, "/home/ann": true, "/home/ann/src": false, "/home/anna": false, "/srv/app": false,
+		"/proc": true, "/sys/fs": true, "/dev/shm": true,
+	} {
+		f := exampleFacts()
+		f.Workdir = workdir
+		if err := CheckWorkdir(f, false); (err != nil) != refused {
+			t.Errorf("%s: %v, want refused = %v", workdir, err, refused)
+		}
+	}
+	f := exampleFacts()
+	f.Workdir = "/home"
+	if err := CheckWorkdir(f, true); err != nil {
+		t.Errorf("read-only above the home directory: %v", err)
+	}
+	for _, e := range Layout(f, LayoutRequest{ReadOnly: true}) {
+		if e.Kind == Bind && Within(f.Home, e.Source) {
+			t.Errorf("read-only above the home directory, yet %s shows", e.Source)
+		}
+	}
+}
+
+func TestToolchainsShowByToolRootWithoutSecrets(t *testing.T) {
+	base := t.TempDir()
+	home := filepath.Join(base, "home")
+	for _, dir := range []string{
+		"home/.cargo/bin", "home/.rustup", "home/.nvm/versions/node/v20/bin", "home/bin", "home/.local/bin",
+		"home/.local/share/keyrings", "home/go/bin", "home/go/pkg", "home/app/node_modules/.bin", "tools/x/bin", "home/.ssh",
+	} {
+		if err := os.MkdirAll(filepath.Join(base, dir), 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(home, ".cargo/credentials.toml"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := Facts{Home: home, HomeReal: home, Workdir: home + "/app"}
+	searchPath := strings.Join([]string{
+		"/usr/bin", home + "/.cargo/bin", home + "/.nvm/versions/node/v20/bin", home + "/bin", home + "/.local/bin", home + "/go/bin",
+		home + "/app/node_modules/.bin", base + "/tools/x/bin", "relative/bin", "", base + "/missing/bin", home, base, "/",
+	}, ":")
+	tools, secrets := readTools(f, searchPath)
+	var got []string
+	for _, tool := range tools {
+		got = append(got, strings.TrimPrefix(tool.Target, base+"/"))
+	}
+	want := []string{"home/.cargo", "home/.rustup", "home/.nvm/versions/node/v20", "home/bin", "home/.local/bin", "home/go/bin", "tools/x"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if !slices.Equal(secrets, []string{home + "/.cargo/credentials.toml"}) {
+		t.Errorf("hidden: %v", secrets)
+	}
+}
+
+func TestGitsOwnCodeIsProtected(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{".git/hooks", ".git/objects", ".git/modules/a/b/hooks", ".git/modules/a/b/modules/c/objects"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []string{".git/config", ".git/modules/a/b/config", ".git/modules/a/b/modules/c/config"} {
+		if err := os.WriteFile(filepath.Join(dir, f), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := readProtected(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Protected{
+		{".git", true}, {".git/hooks", false}, {".git/config", false},
+		{".git/modules/a/b/hooks", false}, {".git/modules/a/b/config", false}, {".git/modules/a/b/modules/c/config", false},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	link := t.TempDir()
+	if err := os.Symlink(dir+"/.git", link+"/.git"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readProtected(link); err == nil {
+		t.Errorf("a .git that is a symlink was accepted: %v", got)
+	}
+}
+
+func TestWorktreeLinkCountsOnlyWithItsLinkBack(t *testing.T) {
+	base := t.TempDir()
+	tree, admin, private := filepath.Join(base, "tree"), filepath.Join(base, "main/.git/worktrees/tree"), filepath.Join(base, "secret/worktrees/x")
+	for _, d := range []string{tree, admin, filepath.Join(base, "main/.git/objects"), private, filepath.Join(base, "secret/objects")} {
+		if err := os.MkdirAll(d, 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(name, text string) {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(tree+"/.git", "gitdir: "+admin+"\n")
+	write(admin+"/gitdir", tree+"/.git\n")
+	if got := readGitDirs(tree); !slices.Equal(got, []string{filepath.Join(base, "main/.git")}) {
+		t.Errorf("a genuine worktree: %v", got)
+	}
+	write(tree+"/.git", "gitdir: "+private+"\n")
+	if got := readGitDirs(tree); got != nil {
+		t.Errorf("a forged link shows %v", got)
+	}
+}
+
+func TestEnvironmentIsAnAllowlist(t *testing.T) {
+	got := Environment(EnvironmentRequest{
+		Caller: []string{
+			"TERM=xterm", "LC_ALL=C", "AWS_SECRET_ACCESS_KEY=s", "NPM_TOKEN=t", "SSH_AUTH_SOCK=/x", "HTTPS_PROXY=http://corp",
+			"NODE_OPTIONS=--require /x", "LD_PRELOAD=/x.so", "WANTED=yes", "HOME=/evil", "DBUS_SESSION_BUS_ADDRESS=unix:/x",
+		},
+		Set: map[string]string{"HTTPS_PROXY": "http://inside", "TERM": "dumb"}, Extra: []string{"WANTED", "ABSENT", "GIVEN=1"},
+		Home: "/home/ann", User: "ann", Shell: "/bin/sh", Path: []string{"/usr/bin", "/bin"}, Dir: "/w",
+	})
+	want := []string{
+		"GIVEN=1", "HOME=/home/ann", "HTTPS_PROXY=http://inside", "LC_ALL=C", "LOGNAME=ann", "PATH=/usr/bin:/bin", "PWD=/w",
+		"SHELL=/bin/sh", "TERM=dumb", "TMPDIR=/tmp", "USER=ann", "WANTED=yes",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestPlanIsLaidOutAsTheInitReadsIt(t *testing.T) {
+	s := Spec{
+		UID: 1, GID: 2, Workdir: "/w", Argv: []string{"a", ""}, Env: []string{"K=V"},
+		Stdio: Stdio{TTY: [3]bool{true, false, true}, Null: [3]bool{false, true, false}, Rows: 3, Cols: 4},
+		Probe: Probe{Port: 80, Nonce: strings.Repeat("n", 32)},
+	}
+	got, err := encodePlan(s, []byte("12345678"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const head = 11*4 + 4 + 16 + 32
+	if string(got[head:]) != "/w\x00a\x00\x00K=V\x0012345678" {
+		t.Errorf("after the head: %q", got[head:])
+	}
+	words := []uint32{1, 2, 1 | 2 | 8, 2, 3, 4, 2, 1, 10, 8, 80}
+	for i, want := range words {
+		if w := uint32(got[4*i]); w != want {
+			t.Errorf("word %d is %d, want %d", i, w, want)
+		}
+	}
+	for _, bad := range []Spec{{}, {Argv: []string{"a\x00b"}, Probe: s.Probe}, {Argv: []string{"a"}}} {
+		if _, err := encodePlan(bad, []byte("x")); err == nil {
+			t.Errorf("a plan was made of %+v", bad)
+		}
+	}
+	if _, err := encodePlan(s, nil); err == nil {
+		t.Error("a plan was made without a seccomp filter")
+	}
+}
+
+func TestHostIDsKeepClearOfSubordinateRanges(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		p := filepath.Join(dir, name)
+		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	whole := write("whole", "         0          0 4294967295\n")
+	for _, c := range []struct {
+		mapped, taken string
+		want          uint32
+	}{
+		{whole, write("none", ""), firstFreeID},
+		{whole, write("clash", "ann:1879048192:65536\nbob:1879113728:10\n"), firstFreeID + 65546},
+		{write("narrow", "0 100000 65536\n"), dir + "/missing", 65535},
+	} {
+		if got, err := freeID(c.mapped, c.taken); err != nil || got != c.want {
+			t.Errorf("%+v: %d, %v", c, got, err)
+		}
+	}
+	if got, err := freeID(write("one", "0 1000 1\n"), dir+"/missing"); err == nil {
+		t.Errorf("with nothing but 0: %d", got)
+	}
+}
