@@ -11,8 +11,8 @@ import (
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 )
 
-// caches makes the directories that are kept for each profile and project, below
-// the user's own cache directory and never the host's own caches.
+// caches names the directories that are kept for each profile and project, below
+// the user's own cache directory; never the host's own caches.
 func (f *fence) caches(facts sandbox.Facts) ([]sandbox.Cache, error) {
 	if f.o.NoCache {
 		return nil, nil
@@ -25,9 +25,6 @@ func (f *fence) caches(facts sandbox.Facts) ([]sandbox.Cache, error) {
 	var out []sandbox.Cache
 	for _, c := range f.derived.Grant.Caches() {
 		dir := path.Join(base, hex.EncodeToString(project[:8]), c.Profile, c.Name)
-		if err := makePrivate(dir); err != nil {
-			return nil, err
-		}
 		out = append(out, sandbox.Cache{Source: dir, Target: path.Join(facts.Home, c.Path)})
 	}
 	return out, nil

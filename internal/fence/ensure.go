@@ -13,6 +13,7 @@ import (
 
 	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/netns"
 	"github.com/fractalboxdev/sbx/internal/pki"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
@@ -95,24 +96,10 @@ func (f *fence) openRecords() (err error) {
 	return err
 }
 
-// plan fills in the specification from the host's facts and the grant.
+// plan fills in the specification from the host's facts and the grant, and opens
+// the command's streams.
 func (f *fence) plan() error {
-	home, ok := lookup(f.o.Env, "HOME")
-	if !ok || !path.IsAbs(home) {
-		home = "/nonexistent"
-	}
-	searchPath, _ := lookup(f.o.Env, "PATH")
-	facts, err := sandbox.ReadFacts(sandbox.FactsRequest{Home: home, Path: searchPath, Workdir: f.o.Workdir})
-	if err != nil {
-		return err
-	}
-	if err := sandbox.CheckWorkdir(facts, f.o.ReadOnly); err != nil {
-		return err
-	}
-	if err := f.checkOwnPaths(facts); err != nil {
-		return err
-	}
-	who, err := f.identity()
+	facts, who, err := f.look()
 	if err != nil {
 		return err
 	}
@@ -120,15 +107,50 @@ func (f *fence) plan() error {
 	if err != nil {
 		return err
 	}
-	f.spec = sandbox.Spec{
+	for _, c := range caches {
+		if err := makePrivate(c.Source); err != nil {
+			return err
+		}
+	}
+	f.spec = f.describe(facts, who, caches)
+	return f.openStreams(who)
+}
+
+// look reads the host's facts and refuses what no sandbox can be made of.
+func (f *fence) look() (sandbox.Facts, identity, error) {
+	home, ok := lookup(f.o.Env, "HOME")
+	if !ok || !path.IsAbs(home) {
+		home = "/nonexistent"
+	}
+	facts, err := sandbox.ReadFacts(sandbox.FactsRequest{Home: home, Path: f.searchPath(), Workdir: f.o.Workdir})
+	if err == nil {
+		err = sandbox.CheckWorkdir(facts, f.o.ReadOnly)
+	}
+	if err == nil {
+		err = f.checkOwnPaths(facts)
+	}
+	if err != nil {
+		return facts, identity{}, err
+	}
+	who, err := f.identity()
+	return facts, who, err
+}
+
+func (f *fence) searchPath() string {
+	value, _ := lookup(f.o.Env, "PATH")
+	return value
+}
+
+// describe is the specification that follows from what was looked at.
+func (f *fence) describe(facts sandbox.Facts, who identity, caches []sandbox.Cache) sandbox.Spec {
+	return sandbox.Spec{
 		Run: f.id, Hostname: hostname, UID: who.uid, GID: who.gid, Mapping: who.mapping,
 		Tree: sandbox.Layout(facts, sandbox.LayoutRequest{
 			UID: who.uid, GID: who.gid, User: who.name, Shell: who.shell, Hostname: hostname, ReadOnly: f.o.ReadOnly,
 			Resolver: netns.AddressV4.String(), Bundle: bundlePath, Caches: caches, Hidden: f.hidden(),
 		}),
-		Workdir: sandbox.Workdir(facts), Argv: f.o.Argv, Env: f.environment(facts, who, searchPath),
+		Workdir: sandbox.Workdir(facts), Argv: f.o.Argv, Env: f.environment(facts, who),
 	}
-	return f.openStreams(who)
 }
 
 // checkOwnPaths refuses a state directory that the command could write.
@@ -191,9 +213,9 @@ func userName(uid int) string {
 	return "user" + strconv.Itoa(uid)
 }
 
-func (f *fence) environment(facts sandbox.Facts, who identity, searchPath string) []string {
+func (f *fence) environment(facts sandbox.Facts, who identity) []string {
 	set := map[string]string{}
-	for _, v := range f.derived.Grant.Env() {
+	for _, v := range append(grant.ClientDefaults(), f.derived.Grant.Env()...) {
 		set[v.Name] = v.Value
 	}
 	for _, c := range f.derived.Grant.Caches() {
@@ -212,7 +234,7 @@ func (f *fence) environment(facts sandbox.Facts, who identity, searchPath string
 	}
 	return sandbox.Environment(sandbox.EnvironmentRequest{
 		Caller: f.o.Env, Set: set, Extra: f.o.Extra, Home: facts.Home, User: who.name, Shell: who.shell,
-		Path: sandbox.SearchPath(facts, searchPath), Dir: sandbox.Workdir(facts),
+		Path: sandbox.SearchPath(facts, f.searchPath()), Dir: sandbox.Workdir(facts),
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/grant"
+	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
 )
 
@@ -62,3 +63,35 @@ const (
 	ExitNotFound      = 127
 	ExitStream        = 255
 )
+
+// Preview is what a run would be given.
+type Preview struct {
+	Grant grant.Grant     `json:"grant"`
+	Tree  []sandbox.Entry `json:"tree"`
+	Env   []string        `json:"env"`
+	Dir   string          `json:"workdir"`
+	UID   uint32          `json:"uid"`
+}
+
+// DryRun computes what Run would set up, and sets up nothing.
+func DryRun(ctx context.Context, o Options) (Preview, error) {
+	f := &fence{o: o, id: "dry-run"}
+	d, err := o.Derive(ctx)
+	if err != nil {
+		return Preview{}, err
+	}
+	f.derived = d
+	if err := f.checkSecrets(); err != nil {
+		return Preview{}, err
+	}
+	facts, who, err := f.look()
+	if err != nil {
+		return Preview{}, f.refusal(stepEnsure, err)
+	}
+	caches, err := f.caches(facts)
+	if err != nil {
+		return Preview{}, f.refusal(stepEnsure, err)
+	}
+	spec := f.describe(facts, who, caches)
+	return Preview{Grant: d.Grant, Tree: spec.Tree, Env: spec.Env, Dir: spec.Workdir, UID: spec.UID}, nil
+}
