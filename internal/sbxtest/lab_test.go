@@ -198,3 +198,27 @@ func TestRealNetworkIsTheMachines(t *testing.T) {
 		t.Errorf("the network namespace is %s, want %s", inside.Stdout, outside)
 	}
 }
+
+func TestServeNPMInstallsAndRunsScripts(t *testing.T) {
+	forEveryone(t, func(t *testing.T, lab *sbxtest.Lab, who sbxtest.User) {
+		registry := lab.ServeNPM(t, "npm.test",
+			sbxtest.Package{Name: "top", Version: "1.0.0", Dependencies: map[string]string{"@scope/inner": "2.0.0"}},
+			sbxtest.Package{
+				Name: "@scope/inner", Version: "2.0.0", Files: map[string]string{"install.js": "require('fs').writeFileSync('ran', 'yes')"},
+				Scripts: map[string]string{"postinstall": "node install.js"},
+			})
+		lab.Write(who, "package.json", `{"name":"project","version":"1.0.0","dependencies":{"top":"1.0.0"},"allowScripts":{"@scope/inner":true}}`)
+		got := lab.Run(t, who, "sh", "-c", `NODE_EXTRA_CA_CERTS=`+lab.CA()+` npm install --registry https://npm.test/ --no-audit --no-fund --no-update-notifier && cat node_modules/@scope/inner/ran`)
+		if got.Exit != 0 || !strings.HasSuffix(got.Stdout, "yes") {
+			t.Errorf("npm install: %+v", got)
+		}
+		asked := map[string]bool{}
+		for _, r := range registry.Requests() {
+			asked[r.Target] = true
+		}
+		want := map[string]bool{"/top": true, "/@scope%2finner": true, "/top/-/top-1.0.0.tgz": true, "/@scope/inner/-/inner-2.0.0.tgz": true}
+		if diff := cmp.Diff(want, asked); diff != "" {
+			t.Errorf("npm asked the registry for (-want +got):\n%s", diff)
+		}
+	})
+}

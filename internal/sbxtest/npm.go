@@ -1,0 +1,112 @@
+package sbxtest
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Package is one npm package, in one version.
+type Package struct {
+	Name, Version string
+	Scripts       map[string]string // lifecycle scripts, as in package.json
+	Dependencies  map[string]string
+	Files         map[string]string // beside package.json
+}
+
+// ServeNPM starts a package registry of the npm ecosystem with these packages.
+func (l *Lab) ServeNPM(t testing.TB, name string, packages ...Package) *Server {
+	t.Helper()
+	answers := map[string][]byte{}
+	for _, p := range packages {
+		tarball, err := p.tarball()
+		if err != nil {
+			t.Fatalf("packing %s: %v", p.Name, err)
+		}
+		file := path.Join("/", p.Name, "-", path.Base(p.Name)+"-"+p.Version+".tgz")
+		answers[file] = tarball
+		manifest := p.manifest()
+		digest := sha512.Sum512(tarball)
+		manifest["dist"] = map[string]string{
+			"tarball":   "https://" + name + file,
+			"integrity": "sha512-" + base64.StdEncoding.EncodeToString(digest[:]),
+		}
+		answers["/"+p.Name] = encode(t, map[string]any{
+			"name": p.Name, "dist-tags": map[string]string{"latest": p.Version},
+			"versions": map[string]any{p.Version: manifest},
+		})
+	}
+	return l.Serve(name, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked, err := url.PathUnescape(r.URL.EscapedPath()) // npm sends scopes as @scope%2fname
+		body, known := answers[asked]
+		if err != nil || !known || r.Method != http.MethodGet {
+			http.NotFound(w, r)
+			return
+		}
+		if !strings.HasSuffix(asked, ".tgz") {
+			w.Header().Set("Content-Type", "application/json")
+		}
+		_, _ = w.Write(body) // the client is gone
+	}))
+}
+
+func encode(t testing.TB, v any) []byte {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// manifest is the package's package.json.
+func (p Package) manifest() map[string]any {
+	m := map[string]any{"name": p.Name, "version": p.Version}
+	if p.Scripts != nil {
+		m["scripts"], m["hasInstallScript"] = p.Scripts, true
+	}
+	if p.Dependencies != nil {
+		m["dependencies"] = p.Dependencies
+	}
+	return m
+}
+
+// tarball packs the package as npm does: everything below package/.
+func (p Package) tarball() ([]byte, error) {
+	manifest, err := json.Marshal(p.manifest())
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{"package.json": string(manifest)}
+	maps.Copy(files, p.Files)
+	var packed bytes.Buffer
+	zipped := gzip.NewWriter(&packed)
+	archive := tar.NewWriter(zipped)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		header := &tar.Header{Name: "package/" + name, Mode: 0o755, Size: int64(len(files[name]))}
+		if err := archive.WriteHeader(header); err != nil {
+			return nil, fmt.Errorf("packing %s: %w", name, err)
+		}
+		if _, err := archive.Write([]byte(files[name])); err != nil {
+			return nil, fmt.Errorf("packing %s: %w", name, err)
+		}
+	}
+	if err := archive.Close(); err != nil {
+		return nil, err
+	}
+	if err := zipped.Close(); err != nil {
+		return nil, err
+	}
+	return packed.Bytes(), nil
+}
