@@ -65,6 +65,19 @@ func ValidID(id string) bool {
 	return true
 }
 
+// Check tells whether records could be kept in the state directory, without
+// making anything. One that is missing is fine: Open makes it.
+func Check(dir string) error {
+	state, err := openState(dir, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return state.Close()
+}
+
 // openState opens the state directory, making it and its parts when create is
 // set, and refuses it unless it belongs to the caller alone.
 func openState(dir string, create bool) (*os.Root, error) {

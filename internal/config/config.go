@@ -39,7 +39,7 @@ type Config struct {
 	FailOnDenial Value[bool]
 	ClientEnv    Value[bool] // npm_config_*, GOPROXY, PIP_* of the caller name registries
 	EnvAllow     Value[[]string]
-	Registries   map[string]Value[[]string] // ecosystem → base URLs
+	Registries   map[string]Value[[]string] // ecosystem → base URLs, of npm and yarn also "@scope=URL"
 	FileHosts    map[string]Value[[]string] // python → base URLs of the files that an index points at
 	Checksums    map[string]Value[[]string] // go → base URLs of the checksum database
 	Files        []string                   // what was read, in order

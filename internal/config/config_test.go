@@ -34,7 +34,7 @@ state_dir = "/var/tmp/sbx/"
 client_env = true
 [registries]
 "npm" = [ # several lines
-  "https://npm.home.test/b",
+  "https://npm.home.test/b", "@acme=https://npm.acme.test",
 ]
 [file_hosts]
 python = ["https://files.corp.test"]
@@ -54,7 +54,7 @@ go = []
 		{"grace", `"3s"`, user + ":1"},
 		{"quiet", "false", SourceDefault},
 		{"registries.go", `["https://go.corp.test"]`, system + ":6"},
-		{"registries.npm", `["https://npm.home.test/b"]`, user + ":6"},
+		{"registries.npm", `["https://npm.home.test/b", "@acme=https://npm.acme.test"]`, user + ":6"},
 		{"state_dir", `"/var/tmp/sbx"`, user + ":3"},
 		{"summary", "true", SourceDefault},
 		{"timeout", `"30m0s"`, system + ":2"},
@@ -95,6 +95,7 @@ func TestFaultsNameFileLineAndNearestName(t *testing.T) {
 		"relative state":     {"state_dir = \"x\"\n", ":1: state_dir = \"x\" is not an absolute path"},
 		"bad variable":       {"env.allow = [\"A=B\"]\n", ":1: env.allow has \"A=B\", which is no name of a variable"},
 		"no URL":             {"[registries]\nnpm = [\"npm.test\"]\n", ":2: registries.npm: \"npm.test\" is no http or https URL"},
+		"scope of go":        {"[registries]\ngo = [\"@a=https://go.test\"]\n", ":2: registries.go: a URL cannot be parsed"},
 		"query":              {"[registries]\nnpm = [\"https://npm.test/?x\"]\n", ":2: registries.npm: the URL of npm.test has a query or fragment; a base URL has none"},
 		"no host":            {"[registries]\nnpm = [\"https:///x\"]\n", ":2: registries.npm: \"https:///x\" has no host"},
 		"twice":              {"quiet = true\nquiet = false\n", ":2: "},

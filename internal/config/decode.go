@@ -199,11 +199,20 @@ func checkEntry(table, name string, known, urls []string) error {
 		return errors.New(text)
 	}
 	for _, u := range urls {
-		if err := checkURL(u); err != nil {
+		if err := checkURL(withoutScope(name, u)); err != nil {
 			return fmt.Errorf("%s.%s: %w", table, name, err)
 		}
 	}
 	return nil
+}
+
+// withoutScope takes the scope off an entry such as "@acme=https://npm.test".
+func withoutScope(ecosystem, entry string) string {
+	scope, address, ok := strings.Cut(entry, "=")
+	if ok && (ecosystem == "npm" || ecosystem == "yarn") && strings.HasPrefix(scope, "@") && !strings.Contains(scope, "/") {
+		return address
+	}
+	return entry
 }
 
 // checkURL accepts a base URL: what a rule's paths are relative to. The text is
