@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	sbx "github.com/fractalboxdev/sbx"
+	"github.com/fractalboxdev/sbx/internal/config"
+	"github.com/fractalboxdev/sbx/internal/grant"
+	"github.com/fractalboxdev/sbx/internal/profile"
+	"github.com/fractalboxdev/sbx/internal/registry"
+)
+
+// selection is what --profile and --input say.
+type selection struct {
+	profiles []string
+	inputs   []string
+}
+
+// addTo makes the two flags.
+func (s *selection) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&s.profiles, "profile", nil, "grant what this `profile` allows; may be given several times")
+	cmd.Flags().StringArrayVar(&s.inputs, "input", nil, "value of a profile's input, as `KEY=VALUE`; may be given several times")
+}
+
+// values parses the inputs. The same input twice is an error unless both say the same.
+func (s *selection) values() (map[string]string, error) {
+	values := make(map[string]string, len(s.inputs))
+	for _, text := range s.inputs {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok || key == "" {
+			return nil, &usageError{fmt.Sprintf("--input %q is not KEY=VALUE", text), "type it as in: --input repo=owner/name"}
+		}
+		if old, twice := values[key]; twice && old != value {
+			return nil, &usageError{fmt.Sprintf("--input %s is given twice with different values", key), "several hosts are one value, joined with commas"}
+		}
+		values[key] = value
+	}
+	return values, nil
+}
+
+// builtinProfiles parses the profiles of the binary.
+func builtinProfiles() (profile.Set, error) {
+	set, err := profile.Parse(sbx.BuiltinProfiles, "profiles.toml")
+	if err != nil {
+		return profile.Set{}, fmt.Errorf("loading the built-in profiles: %w", err)
+	}
+	return set, nil
+}
+
+// loadConfig reads the operator's configuration.
+func (e *environment) loadConfig() (config.Config, error) {
+	return config.Load(config.Options{
+		SystemFile: config.SystemFile,
+		UserFile:   config.UserFile(e.getenv),
+		UID:        os.Geteuid(),
+	})
+}
+
+// resolve makes the grant of a selection as a run in workdir would get it, and
+// the resolver that knows the endpoints.
+func (e *environment) resolve(s selection, c config.Config, workdir string) (grant.Grant, *registry.Resolver, error) {
+	values, err := s.values()
+	if err != nil {
+		return grant.Grant{}, nil, err
+	}
+	set, err := builtinProfiles()
+	if err != nil {
+		return grant.Grant{}, nil, err
+	}
+	e.inputsOfEnvironment(set, s.profiles, values)
+	endpoints := e.endpoints(c, workdir)
+	g, err := set.Resolve(s.profiles, values, endpoints.Endpoints)
+	return g, endpoints, err
+}
+
+// inputsOfEnvironment adds the inputs that the command line leaves out and whose
+// profile names a variable of the caller's environment for them.
+func (e *environment) inputsOfEnvironment(set profile.Set, names []string, values map[string]string) {
+	for _, name := range names {
+		p, err := set.Get(name)
+		if err != nil {
+			continue // Resolve says so
+		}
+		for _, in := range p.Inputs {
+			_, given := values[in.Name]
+			if value := e.vars[in.Env]; in.Env != "" && !given && value != "" {
+				values[in.Name] = value
+			}
+		}
+	}
+}
+
+// endpoints makes the resolver of registry addresses. No file below workdir
+// counts: a sandbox may have written it.
+func (e *environment) endpoints(c config.Config, workdir string) *registry.Resolver {
+	opt := registry.Options{
+		Home: e.vars["HOME"], UserID: os.Geteuid(), Operator: operatorEndpoints(c),
+		Env: e.vars, ClientEnvAllowed: c.ClientEnv.V, AskDefault: e.askDefault,
+	}
+	if workdir != "" {
+		opt.Forbidden = []string{workdir}
+	}
+	return registry.New(opt)
+}
+
+// operatorEndpoints writes the configuration the way the registry package reads
+// it: further roles are marked, as in "files=https://files.test".
+func operatorEndpoints(c config.Config) map[string][]string {
+	out := make(map[string][]string)
+	for name, v := range c.Registries {
+		out[name] = slices.Clone(v.V)
+	}
+	for role, table := range map[string]map[string]config.Value[[]string]{"files": c.FileHosts, "checksums": c.Checksums} {
+		for name, v := range table {
+			for _, u := range v.V {
+				out[name] = append(out[name], role+"="+u)
+			}
+		}
+	}
+	return out
+}
