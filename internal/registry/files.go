@@ -106,13 +106,11 @@ func (r *Resolver) checkPlace(path, place string, info fs.FileInfo) error {
 	if r.forbidden(place, info) {
 		return fmt.Errorf("reading %s: %w: %s can be written from inside a sandbox; name the endpoint in operator configuration", path, ErrUntrusted, place)
 	}
-	if info.Mode()&fs.ModeSymlink != 0 {
+	shared := info.Mode()&fs.ModeSymlink != 0 || info.Mode()&fs.ModeSticky != 0
+	if shared { // links have no mode of their own; under the sticky bit only owners can swap entries
 		return r.checkUser(path, place, info)
 	}
-	if info.IsDir() && info.Mode()&fs.ModeSticky == 0 {
-		return r.checkOwner(place, info)
-	}
-	return nil
+	return r.checkOwner(place, info)
 }
 
 // forbidden compares paths and, for bind mounts and other names, identities.

@@ -122,7 +122,8 @@ func (r *Resolver) npmFile(s *npmSettings, path string) error {
 		return err
 	}
 	here := npmSettings{scopes: map[string]setting{}}
-	for i, line := range strings.FieldsFunc(text, isLineEnd) {
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimRight(line, "\r")
 		if strings.HasPrefix(strings.TrimSpace(line), "[") && !strings.Contains(line, "=") {
 			break // keys of sections are not npm's settings
 		}
@@ -131,8 +132,6 @@ func (r *Resolver) npmFile(s *npmSettings, path string) error {
 	s.fill(here)
 	return nil
 }
-
-func isLineEnd(c rune) bool { return c == '\n' || c == '\r' }
 
 func (r *Resolver) npmLine(s *npmSettings, path string, number int, line string) {
 	key, value, ok := strings.Cut(line, "=")

@@ -4,10 +4,7 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
-
-	"os"
 )
 
 // pipSettings are the settings of pip that say where it asks.
@@ -220,8 +217,9 @@ func (r *Resolver) glob(pattern string) []string {
 		return nil
 	}
 	for i := range paths {
-		paths[i] = strings.TrimPrefix(paths[i], strings.TrimSuffix(r.opts.Root, string(os.PathSeparator)))
+		paths[i] = strings.TrimPrefix(paths[i], r.opts.Root)
 	}
-	sort.Sort(sort.Reverse(sort.StringSlice(paths)))
+	slices.Sort(paths)
+	slices.Reverse(paths)
 	return paths
 }
