@@ -32,7 +32,16 @@ const (
 )
 
 // ErrLeafLimit is returned by Leaf for a new host once MaxLeaves were minted.
-var ErrLeafLimit = errors.New("the run has reached its limit of leaf certificates")
+var ErrLeafLimit error = boundError{}
+
+type boundError struct{}
+
+func (boundError) Error() string {
+	return fmt.Sprintf("the run has made %d leaf certificates, its bound", MaxLeaves)
+}
+
+// Bound tells callers that know only the method what kind of failure this is.
+func (boundError) Bound() bool { return true }
 
 // ErrDestroyed is returned by Leaf after Destroy.
 var ErrDestroyed = errors.New("the run's certificate authority was destroyed")

@@ -1,0 +1,436 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fractalboxdev/sbx/internal/egress"
+	"github.com/fractalboxdev/sbx/internal/event"
+)
+
+// exchange is one request on its way through the pipeline.
+type exchange struct {
+	s    *Server
+	snap *snapshot
+	o    *origin
+	req  *request
+	w    responder
+
+	loaded   bool   // body holds all of the request's body
+	body     []byte // judged before anything was sent
+	reserved int64  // of the server's budget for buffered bodies
+	stream   *stream
+	started  bool // the client has seen the beginning of a response
+	received int64
+}
+
+// hop is one request that may go upstream: the client's own, or what a followed
+// redirect makes of it.
+type hop struct {
+	ask     egress.Request
+	rule    *egress.Rule
+	host    string // the Host to send: normalised, with a port where the client wrote one
+	from    string // the request that redirected here
+	id      uint64
+	begun   time.Time
+	address string
+	status  int // what the client saw
+}
+
+// handle takes one request from judging to completion.
+func (s *Server) handle(o *origin, req *request, w responder) {
+	x := &exchange{s: s, snap: s.current.Load(), o: o, req: req, w: w}
+	ctx, cancel := x.snap.begin()
+	defer cancel(nil)
+	defer x.release()
+	h, r := x.locate()
+	if r == nil {
+		r = x.admit(ctx, h)
+	}
+	if r != nil {
+		x.deny(h, r)
+		return
+	}
+	x.forward(ctx, cancel, h)
+}
+
+// deny records a refusal and answers with it.
+func (x *exchange) deny(h *hop, r *refusal) {
+	if !r.unrecorded {
+		x.s.deny(x.row(h), r)
+	}
+	x.answer(r)
+}
+
+// answer sends a refusal, or breaks off a response that has begun.
+func (x *exchange) answer(r *refusal) {
+	if x.started {
+		x.w.abort()
+		return
+	}
+	x.started = true
+	sendRefusal(x.w, r)
+}
+
+// sendRefusal writes a response that is all ours. Its reason phrase is what
+// package managers print, so it carries the code as well.
+func sendRefusal(w responder, r *refusal) {
+	if r.status == 0 {
+		w.abort()
+		return
+	}
+	text := r.text()
+	var fs fields
+	if text != "" {
+		fs = append(fs, field{"Content-Type", "text/plain; charset=utf-8"})
+	}
+	if c, ok := w.(interface{ closing() }); ok {
+		c.closing()
+	}
+	err := w.start(r.status, "sbx "+string(r.code), fs, int64(len(text)))
+	if err == nil {
+		err = w.write([]byte(text))
+	}
+	if err == nil {
+		err = w.finish(nil)
+	}
+	if err != nil {
+		w.abort()
+	}
+}
+
+// row begins the record of a hop.
+func (x *exchange) row(h *hop) event.Request {
+	row := event.Request{
+		ID:             h.id,
+		Protocol:       h.ask.Protocol.String(),
+		Host:           h.ask.Host.String(),
+		Port:           h.ask.Port,
+		Method:         egress.CleanPath(h.ask.Method),
+		Path:           egress.CleanPath(h.ask.Path.Raw()),
+		RedirectedFrom: h.from,
+	}
+	if row.Path == "" {
+		row.Path = egress.CleanPath(pathOf(x.req.target))
+	}
+	if row.Host == "" {
+		row.Host = egress.CleanPath(x.claimed())
+	}
+	if h.rule != nil {
+		row.Rule = h.rule.ID
+	}
+	return row
+}
+
+// claimed is the authority of a request in its own words, for records.
+func (x *exchange) claimed() string {
+	switch {
+	case x.req.absolute != "":
+		return x.req.absolute
+	case len(x.req.hosts) > 0:
+		return x.req.hosts[0]
+	}
+	return x.o.host.String()
+}
+
+// locate normalises where the request goes. The hop it returns is good enough
+// for a record even when it is refused.
+func (x *exchange) locate() (*hop, *refusal) {
+	h := &hop{begun: x.s.cfg.Clock(), ask: egress.Request{
+		Protocol: x.o.protocol(), Method: x.req.method, BodyLength: x.req.length, Port: x.o.port,
+	}}
+	if r := x.agree(h); r != nil {
+		return h, r
+	}
+	path, query, err := egress.ParseTarget(x.req.target)
+	if err != nil {
+		// The gate speaks first: a host that is not granted stays a 520.
+		if d := x.snap.policy.Decide(h.ask); d.Stage == egress.StageGate {
+			return h, refuseDecision(d)
+		}
+		return h, refuse(egress.CodePathMalformed, err.Error())
+	}
+	h.ask.Path, h.ask.Query = path, query
+	return h, nil
+}
+
+// admit judges a hop to the end and records it as allowed.
+func (x *exchange) admit(ctx context.Context, h *hop) *refusal {
+	d := x.snap.policy.Decide(h.ask)
+	if d.Verdict != egress.Allow {
+		return refuseDecision(d)
+	}
+	h.rule = d.Rule
+	for _, step := range []func(context.Context, *hop) *refusal{x.admitUpgrade, x.admitBody, x.admitBudget, x.admitAddress} {
+		if r := step(ctx, h); r != nil {
+			if r.rule == "" {
+				r.rule = h.rule.ID
+			}
+			return r
+		}
+	}
+	if ctx.Err() != nil {
+		return refuse(egress.CodeGrantNotApplied, "the grant was revoked while the request was judged")
+	}
+	return x.recordAllowed(h)
+}
+
+func (x *exchange) recordAllowed(h *hop) *refusal {
+	h.id = x.s.cfg.NextID()
+	row := x.row(h)
+	row.Verdict, row.Code = "allow", string(egress.CodeAllowed)
+	if err := x.s.record(row); err != nil {
+		h.id = 0
+		r := refuse(egress.CodeRecordFailed, "")
+		var b interface{ Code() string }
+		if errors.As(err, &b) {
+			r.code = egress.Code(b.Code())
+		}
+		r.unrecorded = true
+		return r
+	}
+	return nil
+}
+
+// admitUpgrade refuses every upgrade but a granted websocket; others were
+// stripped when the request was filtered and never take effect.
+func (x *exchange) admitUpgrade(_ context.Context, h *hop) *refusal {
+	if x.req.upgrade == "websocket" && !h.rule.WebSocket {
+		return refuse(egress.CodeUpgrade, egress.Describe(h.ask)+": a websocket is not granted by "+h.rule.ID)
+	}
+	return nil
+}
+
+// bufferBelow is the cap up to which bodies are judged as a whole before
+// anything reaches upstream, in bytes.
+const bufferBelow = 1 << 20
+
+// admitBody reads a body that has to be judged, or prepares to count one that
+// is streamed.
+func (x *exchange) admitBody(_ context.Context, h *hop) *refusal {
+	if h.ask.BodyLength == 0 {
+		return nil
+	}
+	limit := h.rule.BodyCap(h.ask.Method)
+	if !x.loaded && !h.rule.Body.Asserts() && limit > bufferBelow {
+		if err := x.w.proceed(); err != nil {
+			return refuseWire(malformed("the client left before its body: " + err.Error()))
+		}
+		x.stream = &stream{r: x.req.body, left: limit, snap: x.snap, rule: h.rule}
+		return nil
+	}
+	if !x.loaded {
+		if r := x.load(h, limit); r != nil {
+			return r
+		}
+	}
+	encoding, _ := x.req.fields.get("Content-Encoding")
+	kind, _ := x.req.fields.get("Content-Type")
+	d := x.snap.policy.DecideBody(h.ask, x.body, encoding, kind)
+	if d.Verdict != egress.Allow {
+		return refuseDecision(d)
+	}
+	h.rule = d.Rule
+	return nil
+}
+
+// load reads the whole body into memory, within the run's budget for that.
+func (x *exchange) load(h *hop, limit int64) *refusal {
+	want := h.ask.BodyLength
+	if want < 0 {
+		want = limit
+	}
+	if x.s.buffered.Add(want) > x.s.cfg.Limits.BufferedBytes {
+		x.s.buffered.Add(-want)
+		return refuse(egress.CodeBound, fmt.Sprintf("more than %d bytes of request bodies at once", x.s.cfg.Limits.BufferedBytes))
+	}
+	x.reserved = want
+	if err := x.w.proceed(); err != nil {
+		return refuseWire(malformed("the client left before its body: " + err.Error()))
+	}
+	body, err := io.ReadAll(io.LimitReader(x.req.body, limit+1))
+	switch {
+	case err != nil:
+		return refuseWire(malformed("reading the body: " + err.Error()))
+	case int64(len(body)) > limit:
+		return refuse(egress.CodeBodyTooLarge, fmt.Sprintf("%s: body is larger than %d bytes", egress.Describe(h.ask), limit))
+	}
+	x.loaded, x.body = true, body
+	h.ask.BodyLength = int64(len(body))
+	return nil
+}
+
+func (x *exchange) release() {
+	x.s.buffered.Add(-x.reserved)
+	x.reserved = 0
+}
+
+func (x *exchange) admitBudget(_ context.Context, h *hop) *refusal {
+	if h.rule.UploadBudget == (egress.Budget{}) {
+		return nil
+	}
+	if !x.snap.budgets.request(h.rule, int64(len(x.body))) {
+		return refuse(egress.CodeUploadBudget, egress.Describe(h.ask)+": the upload budget of "+h.rule.ID+" is spent")
+	}
+	return nil
+}
+
+// admitAddress resolves the host before the record, so that an internal address
+// is a denial and not a failure. A pooled connection's address passed before.
+func (x *exchange) admitAddress(ctx context.Context, h *hop) *refusal {
+	if x.s.cfg.Vet == nil || x.snap.pool.has(x.key(h)) {
+		return nil
+	}
+	err := x.s.cfg.Vet(ctx, h.ask.Host, h.ask.Port, h.rule.Allowance())
+	if r := refuseAddress(h, err); r != nil {
+		return r
+	}
+	return nil // a failing lookup is the upstream's failure; the dial reports it
+}
+
+// refuseAddress is the denial that an error of the guard means, nil for other errors.
+func refuseAddress(h *hop, err error) *refusal {
+	var address *egress.AddressError
+	if !errors.As(err, &address) {
+		return nil
+	}
+	return refuse(egress.CodeAddressRefused, egress.Describe(h.ask)+": "+err.Error())
+}
+
+// agree checks that all the places which name an authority name the same one,
+// and puts it into the hop.
+func (x *exchange) agree(h *hop) *refusal {
+	scheme := x.o.protocol()
+	if x.o.explicit {
+		if x.req.absolute == "" {
+			return refuseWire(malformed("a request to the proxy without an absolute target"))
+		}
+		if x.req.scheme == "https" {
+			return refuseWire(malformed("https through the proxy without CONNECT"))
+		}
+	}
+	claims := make([]string, 0, 2)
+	if x.req.absolute != "" {
+		claims = append(claims, x.req.absolute)
+	}
+	claims = append(claims, x.req.hosts...)
+	host, port := x.o.host, x.o.port
+	bad := false
+	for i, claim := range claims {
+		ch, cp, err := egress.ParseAuthority(claim, scheme.DefaultPort())
+		if err != nil {
+			return refuseWire(malformed(err.Error()))
+		}
+		if i == 0 {
+			h.ask.Host, h.ask.Port = ch, cp
+			h.host = hostField(ch, cp, claim)
+		}
+		if host.IsZero() {
+			host, port = ch, cp
+		}
+		bad = bad || ch != host || cp != port
+	}
+	if len(claims) == 0 {
+		h.ask.Host, h.ask.Port = host, port
+		h.host = authorityText(host, port, scheme.DefaultPort())
+	}
+	if x.req.scheme != "" && x.req.scheme != scheme.String() {
+		bad = true
+	}
+	if bad || !x.o.sni.IsZero() && x.o.sni != host || x.req.method == "CONNECT" {
+		return x.disagree(h, bad)
+	}
+	return nil
+}
+
+func (x *exchange) disagree(h *hop, bad bool) *refusal {
+	if x.req.method == "CONNECT" && !bad {
+		return refuse(egress.CodeConnect, "CONNECT inside of a connection to "+x.o.host.String())
+	}
+	r := refuse(egress.CodeAuthorityMismatch, "the request names more than one authority")
+	r.status = 421
+	if x.o.dialled != "" {
+		r.authorities = append(r.authorities, x.o.dialled)
+	}
+	if x.o.sniText != "" {
+		r.authorities = append(r.authorities, "server name "+egress.CleanPath(x.o.sniText))
+	}
+	if x.req.absolute != "" {
+		r.authorities = append(r.authorities, "target "+egress.CleanPath(strings.TrimPrefix(x.req.scheme+"://"+x.req.absolute, "://")))
+	}
+	for _, host := range x.req.hosts {
+		r.authorities = append(r.authorities, "Host "+egress.CleanPath(host))
+	}
+	r.reason += ": " + strings.Join(r.authorities, ", ")
+	return r
+}
+
+// hostField is the normalised Host to send; the client's choice to write the
+// port is kept, because signatures cover it.
+func hostField(host egress.Host, port uint16, claim string) string {
+	if strings.LastIndexByte(claim, ':') <= strings.LastIndexByte(claim, ']') {
+		return host.InURL()
+	}
+	return fmt.Sprintf("%s:%d", host.InURL(), port)
+}
+
+func authorityText(host egress.Host, port, normal uint16) string {
+	if port == normal {
+		return host.InURL()
+	}
+	return fmt.Sprintf("%s:%d", host.InURL(), port)
+}
+
+// stream is a body that is counted on its way upstream and cut at its limits.
+// One goroutine reads; others may look at how far it came.
+type stream struct {
+	r    io.Reader
+	snap *snapshot
+	rule *egress.Rule
+
+	mu   sync.Mutex
+	left int64
+	sent int64
+	err  error
+}
+
+var (
+	errOverCap    = errors.New("the body is larger than its rule allows")
+	errOverBudget = errors.New("the rule's upload budget is spent")
+)
+
+// state returns how much went up, and why it ended.
+func (b *stream) state() (sent int64, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sent, b.err
+}
+
+// Read never returns a byte beyond the cap. Its failures stay, because what
+// carries the body wraps or drops them.
+func (b *stream) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	// One byte more than allowed, to tell a body that fits from one that does not.
+	if int64(len(p)) > b.left+1 {
+		p = p[:b.left+1]
+	}
+	n, err := b.r.Read(p)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if int64(n) > b.left {
+		n, err = 0, errOverCap
+	} else if n > 0 && !b.snap.budgets.bytes(b.rule, int64(n)) {
+		n, err = 0, errOverBudget
+	}
+	b.left -= int64(n)
+	b.sent += int64(n)
+	b.err = err
+	return n, err
+}

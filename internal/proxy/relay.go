@@ -1,0 +1,460 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/fractalboxdev/sbx/internal/egress"
+	"github.com/fractalboxdev/sbx/internal/event"
+)
+
+// relayTCP carries a connection that a rule with protocol = "tcp" grants. The
+// server may speak first.
+func (s *Server) relayTCP(c *clientConn, snap *snapshot, d egress.Decision) {
+	s.relayConn(c, snap, d, c.origin.host, nil)
+}
+
+// relayTunnel carries TLS that is not decrypted: host, port and server name are
+// all that is policed, so the name must be there, and stay the same.
+func (s *Server) relayTunnel(c *clientConn, snap *snapshot, d egress.Decision) {
+	o := c.origin
+	hello, err := readHello(c)
+	r := checkHello(o, hello, err)
+	if r != nil {
+		s.deny(o.row("tcp"), r)
+		reset(rawConn(c))
+		return
+	}
+	s.relayConn(c, snap, d, o.host, hello)
+}
+
+// checkHello judges the ClientHello of a tunnel.
+func checkHello(o *origin, hello *hello, err error) *refusal {
+	if err != nil {
+		return refuse(egress.CodeNotTLS, "a tunnel without a readable ClientHello: "+err.Error())
+	}
+	o.sniText = hello.name
+	sni, err := egress.ParseHost(hello.name)
+	switch {
+	case hello.encrypted:
+		return refuse(egress.CodeNotTLS, "a tunnel with an encrypted ClientHello, whose real server name cannot be seen")
+	case hello.name == "":
+		return refuse(egress.CodeNotTLS, "a tunnel without a server name")
+	case err != nil || sni != o.host:
+		r := refuse(egress.CodeAuthorityMismatch, "the tunnel's server name is another")
+		r.authorities = []string{o.dialled, "server name " + egress.CleanPath(hello.name)}
+		return r
+	}
+	return nil
+}
+
+// relayConn records, dials and copies both ways until both sides are done.
+func (s *Server) relayConn(c *clientConn, snap *snapshot, d egress.Decision, host egress.Host, first *hello) {
+	o := c.origin
+	ctx, cancel := snap.begin()
+	defer cancel(nil)
+	h := &hop{begun: s.cfg.Clock(), rule: d.Rule, ask: egress.Request{Protocol: egress.ProtocolTCP, Host: host, Port: o.port}}
+	x := &exchange{s: s, snap: snap, o: o, req: &request{}}
+	r := x.admitBudget(ctx, h)
+	if r == nil {
+		r = x.admitAddress(ctx, h)
+	}
+	if r == nil {
+		r = x.recordAllowed(h)
+	}
+	if r != nil {
+		if !r.unrecorded {
+			s.deny(x.row(h), r)
+		}
+		reset(rawConn(c))
+		return
+	}
+	up, err := s.cfg.Dial(ctx, host, o.port, d.Rule.Allowance())
+	if err != nil {
+		if r := refuseAddress(h, err); r != nil {
+			s.deny(x.row(h), r)
+		}
+		reset(rawConn(c))
+		x.complete(h, err)
+		return
+	}
+	h.address = up.RemoteAddr().String()
+	s.copyBoth(ctx, x, h, c, up, first)
+}
+
+func (s *Server) copyBoth(ctx context.Context, x *exchange, h *hop, c *clientConn, up net.Conn, first *hello) {
+	stop := context.AfterFunc(ctx, func() { reset(rawConn(c)); _ = up.Close() })
+	defer stop()
+	p := &pair{c: c, up: up}
+	// What was read ahead is in c.br; reading through it keeps the order.
+	var fromClient io.Reader = c
+	if first != nil {
+		fromClient = &helloGuard{r: c, name: first.name}
+	}
+	if h.rule.UploadBudget.Bytes > 0 {
+		fromClient = &stream{r: fromClient, left: 1 << 62, snap: x.snap, rule: h.rule}
+	}
+	err := p.run(fromClient, up)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	c2 := event.Completion{
+		Time: s.cfg.Clock(), Run: s.cfg.Run, ID: h.id, Event: "completed", Address: h.address,
+		Sent: p.sent.Load(), Received: p.received.Load(), Millis: s.cfg.Clock().Sub(h.begun).Milliseconds(),
+	}
+	if err != nil {
+		c2.Error = err.Error()
+	}
+	s.cfg.Recorder.Complete(c2)
+}
+
+// pair is two connections that are one.
+type pair struct {
+	c, up          net.Conn
+	sent, received atomic.Int64
+}
+
+// run copies both ways. An end is passed on as an end, an error as an error.
+func (p *pair) run(fromClient, fromServer io.Reader) error {
+	done := make(chan error, 1)
+	go func() { done <- p.copy(p.up, fromClient, &p.sent) }()
+	err := p.copy(p.c, fromServer, &p.received)
+	if err != nil {
+		// The server is gone: nothing that the client still says can be answered.
+		_ = p.c.SetReadDeadline(time.Unix(1, 0))
+	}
+	return errors.Join(err, <-done)
+}
+
+func (p *pair) copy(dst net.Conn, src io.Reader, count *atomic.Int64) error {
+	buf := copyBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	defer copyBuffers.Put(buf)
+	for {
+		n, err := src.Read(*buf)
+		if n > 0 {
+			count.Add(int64(n))
+			if _, werr := dst.Write((*buf)[:n]); werr != nil {
+				p.kill()
+				return werr
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			closeWrite(dst)
+			return nil
+		case err != nil:
+			p.kill()
+			return err
+		}
+	}
+}
+
+func (p *pair) kill() {
+	if c, ok := p.c.(*clientConn); ok {
+		reset(rawConn(c))
+	}
+	_ = p.up.Close()
+}
+
+// closeWrite passes the end of one direction on; where the transport knows no
+// half-closed state, the whole connection ends.
+func closeWrite(c net.Conn) {
+	if cc, ok := c.(*clientConn); ok {
+		c = cc.Conn
+	}
+	if h, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = h.CloseWrite()
+		return
+	}
+	_ = c.Close()
+}
+
+// hello is what a ClientHello says about where it goes.
+type hello struct {
+	name      string
+	encrypted bool // it carries an encrypted ClientHello extension
+}
+
+const (
+	maxHello               = 64 << 10
+	extensionECH           = 0xfe0d // draft-ietf-tls-esni
+	messageClientHello     = 1
+	recordHeader           = 5
+	recordChangeCipherSpec = 0x14
+)
+
+// readHello parses the ClientHello at the start of a connection without
+// consuming it from the relay: c reads it again.
+func readHello(c *clientConn) (*hello, error) {
+	if err := c.SetReadDeadline(time.Now().Add(handshakeTime)); err != nil {
+		return nil, err
+	}
+	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
+	msg, raw, err := collectHello(c)
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := parseHello(msg)
+	if err != nil {
+		return nil, err
+	}
+	c.br = getReader(io.MultiReader(&byteReader{raw}, c.br))
+	return parsed, nil
+}
+
+// byteReader is a bytes.Reader without its other methods.
+type byteReader struct{ b []byte }
+
+func (r *byteReader) Read(p []byte) (int, error) {
+	if len(r.b) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, r.b)
+	r.b = r.b[n:]
+	return n, nil
+}
+
+// collectHello reads whole records until they hold one handshake message, and
+// returns the message and all bytes read.
+func collectHello(r io.Reader) (msg, raw []byte, err error) {
+	for len(raw) < maxHello {
+		head := len(raw)
+		raw = slices.Grow(raw, recordHeader)[:head+recordHeader]
+		if _, err := io.ReadFull(r, raw[head:]); err != nil {
+			return nil, nil, err
+		}
+		length := int(binary.BigEndian.Uint16(raw[head+3:]))
+		if raw[head] != recordHandshake || length == 0 || length > 16<<10 {
+			return nil, nil, errors.New("it does not begin with handshake records")
+		}
+		raw = slices.Grow(raw, length)[:head+recordHeader+length]
+		if _, err := io.ReadFull(r, raw[head+recordHeader:]); err != nil {
+			return nil, nil, err
+		}
+		msg = append(msg, raw[head+recordHeader:]...)
+		if msg[0] != messageClientHello {
+			return nil, nil, errors.New("the first message is no ClientHello")
+		}
+		if len(msg) >= 4 && len(msg) >= 4+int(msg[1])<<16+int(msg[2])<<8+int(msg[3]) {
+			return msg, raw, nil
+		}
+	}
+	return nil, nil, errors.New("the ClientHello is too long")
+}
+
+var errParsed = errors.New("parsed")
+
+// parseHello lets crypto/tls read a handshake message: the parser that decides is
+// then the same one that serves intercepted connections.
+func parseHello(msg []byte) (*hello, error) {
+	var found *hello
+	t := tls.Server(&helloConn{in: rerecord(msg)}, &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetConfigForClient: func(info *tls.ClientHelloInfo) (*tls.Config, error) {
+			found = &hello{name: info.ServerName, encrypted: slices.Contains(info.Extensions, extensionECH)}
+			return nil, errParsed
+		},
+	})
+	err := t.HandshakeContext(context.Background())
+	if found == nil {
+		return nil, fmt.Errorf("parsing a ClientHello: %w", err)
+	}
+	return found, nil
+}
+
+// rerecord frames a handshake message of any length in records.
+func rerecord(msg []byte) []byte {
+	var out []byte
+	for part := range slices.Chunk(msg, 16<<10) {
+		out = append(out, recordHandshake, 3, 1, byte(len(part)>>8), byte(len(part)))
+		out = append(out, part...)
+	}
+	return out
+}
+
+// helloConn is a connection that has a ClientHello to give and drops the answer.
+type helloConn struct {
+	net.Conn // nil: no other method is called before the handshake fails
+	in       []byte
+}
+
+func (c *helloConn) Read(p []byte) (int, error) {
+	if len(c.in) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, c.in)
+	c.in = c.in[n:]
+	return n, nil
+}
+
+func (c *helloConn) Write(p []byte) (int, error) { return len(p), nil }
+func (c *helloConn) Close() error                { return nil }
+
+// helloGuard passes a client's bytes on and watches the records in front of the
+// encrypted part: a second ClientHello, which a server may ask for, must name the
+// same host.
+type helloGuard struct {
+	r    io.Reader
+	name string
+	out  []byte // checked, not yet passed on
+	free bool   // the plaintext part is over
+	err  error
+}
+
+// Read returns whole records until the handshake is encrypted, then anything.
+func (g *helloGuard) Read(p []byte) (int, error) {
+	if g.free && len(g.out) == 0 {
+		return g.r.Read(p)
+	}
+	if len(g.out) == 0 && g.err == nil {
+		g.err = g.next()
+	}
+	if len(g.out) == 0 {
+		return 0, g.err
+	}
+	n := copy(p, g.out)
+	g.out = g.out[n:]
+	return n, nil
+}
+
+// next reads and checks one record, or one ClientHello over several.
+func (g *helloGuard) next() error {
+	var head [recordHeader + 1]byte
+	if n, err := io.ReadFull(g.r, head[:]); err != nil {
+		if n > 0 {
+			return io.ErrUnexpectedEOF
+		}
+		return err
+	}
+	length := int(binary.BigEndian.Uint16(head[3:]))
+	switch {
+	case length == 0 || length > 18<<10:
+		return errors.New("a record of an impossible length in a tunnel")
+	case head[0] != recordHandshake && head[0] != recordChangeCipherSpec:
+		g.free, g.out = true, head[:]
+		return nil
+	case head[0] == recordHandshake && head[recordHeader] == messageClientHello:
+		return g.hello(head[:])
+	}
+	// A ChangeCipherSpec may stand before a second hello; another handshake
+	// message (TLS 1.2: the key exchange) means that none will come.
+	g.free = head[0] == recordHandshake
+	body := make([]byte, recordHeader+length)
+	copy(body, head[:])
+	_, err := io.ReadFull(g.r, body[recordHeader+1:])
+	g.out = body
+	return err
+}
+
+func (g *helloGuard) hello(head []byte) error {
+	msg, raw, err := collectHello(io.MultiReader(&byteReader{head}, g.r))
+	if err != nil {
+		return err
+	}
+	h, err := parseHello(msg)
+	if err != nil {
+		return err
+	}
+	if h.encrypted || h.name != g.name {
+		return fmt.Errorf("a later ClientHello of a tunnel names %q", egress.CleanPath(h.name))
+	}
+	g.out = raw
+	return nil
+}
+
+// relaySocket hands a websocket through after the upstream accepted it.
+func (x *exchange) relaySocket(ctx context.Context, h *hop, resp *response) {
+	h.status = 101
+	fs := responseFields(resp.fields, h.rule, false)
+	fs = append(fs, field{"Connection", "Upgrade"}, field{"Upgrade", "websocket"})
+	c, ok := (*clientConn)(nil), false
+	if err := x.w.start(101, resp.reason, fs, 0); err == nil {
+		c, ok = x.w.upgraded()
+	}
+	if !ok {
+		resp.close(false)
+		x.complete(h, errClientGone)
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { reset(rawConn(c)) })
+	defer stop()
+	p := &pair{c: c, up: resp.conn.nc}
+	var fromClient io.Reader = &frames{r: c}
+	if h.rule.UploadBudget.Bytes > 0 {
+		fromClient = &stream{r: fromClient, left: 1 << 62, snap: x.snap, rule: h.rule}
+	}
+	err := p.run(fromClient, resp.conn.br)
+	resp.close(false)
+	x.received = p.received.Load()
+	x.stream = &stream{sent: p.sent.Load()}
+	h.ask.BodyLength = -1 // so that what was sent is counted
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	x.complete(h, err)
+}
+
+// frames passes client bytes on as long as they are websocket frames (RFC 6455
+// section 5.2): masked, without reserved bits of unknown meaning or opcodes.
+type frames struct {
+	r    io.Reader
+	head []byte // of the frame being read
+	left uint64 // payload still to come
+}
+
+var errFrame = errors.New("the client sends something else than websocket frames")
+
+// Read checks the frame headers in what it returns.
+func (f *frames) Read(p []byte) (int, error) {
+	n, err := f.r.Read(p)
+	for b := p[:n]; len(b) > 0; {
+		if f.left > 0 {
+			skip := min(f.left, uint64(len(b)))
+			f.left -= skip
+			b = b[skip:]
+			continue
+		}
+		f.head = append(f.head, b[0])
+		b = b[1:]
+		if !f.header() {
+			return 0, errFrame
+		}
+	}
+	return n, err
+}
+
+// header looks at the header bytes so far and reports whether they are valid.
+func (f *frames) header() bool {
+	if len(f.head) < 2 {
+		return f.head[0]&0x0f <= 2 || f.head[0]&0x0f >= 8 && f.head[0]&0x0f <= 10
+	}
+	if f.head[1]&0x80 == 0 {
+		return false
+	}
+	length, size := uint64(f.head[1]&0x7f), 6 // two bytes and the mask
+	switch length {
+	case 126:
+		size = 8
+	case 127:
+		size = 14
+	}
+	if len(f.head) < size {
+		return true
+	}
+	switch length {
+	case 126:
+		length = uint64(binary.BigEndian.Uint16(f.head[2:]))
+	case 127:
+		length = binary.BigEndian.Uint64(f.head[2:])
+	}
+	f.head, f.left = f.head[:0], length
+	return length>>63 == 0
+}

@@ -1,0 +1,255 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// upConn is one HTTP/1 connection to an upstream. It writes the client's own
+// target and header spelling, which net/http would change.
+type upConn struct {
+	pool      *pool
+	key       poolKey
+	raw       net.Conn
+	nc        net.Conn // raw, or TLS over it
+	br        *bufio.Reader
+	batch     *bufio.Reader
+	poll      syscall.Conn // nil when raw has no descriptor
+	address   string
+	idleSince time.Time
+	once      sync.Once
+}
+
+// kill closes the connection at once, whatever is under way on it.
+func (c *upConn) kill() {
+	c.once.Do(func() {
+		_ = c.raw.Close()
+		c.pool.unregister(c.raw)
+	})
+}
+
+// alive reports whether an idle connection has neither ended nor said anything.
+func (c *upConn) alive() bool {
+	if c.br.Buffered() > 0 || c.batch != nil && c.batch.Buffered() > 0 {
+		return false
+	}
+	if c.poll == nil {
+		return true
+	}
+	rc, err := c.poll.SyscallConn()
+	if err != nil {
+		return false
+	}
+	quiet := false
+	err = rc.Read(func(fd uintptr) bool {
+		var b [1]byte
+		_, _, rerr := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT) //nolint:gosec // a descriptor fits an int
+		quiet = errors.Is(rerr, unix.EAGAIN)
+		return true
+	})
+	return err == nil && quiet
+}
+
+var heads = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}
+
+// appendHead writes the request's head.
+func (o *outgoing) appendHead(b []byte) []byte {
+	b = append(append(append(append(b, o.method...), ' '), o.target...), " HTTP/1.1\r\n"...)
+	for i := range o.fields {
+		b = appendField(b, o.fields[i].name, o.fields[i].value)
+	}
+	switch {
+	case o.length > 0 || o.declares:
+		b = appendField(b, "Content-Length", strconv.FormatInt(o.length, 10))
+	case o.length < 0:
+		b = appendField(b, "Transfer-Encoding", "chunked")
+	}
+	if o.socket {
+		b = append(b, "Connection: Upgrade\r\nUpgrade: websocket\r\n"...)
+	}
+	return append(b, "\r\n"...)
+}
+
+// roundTrip sends the request and reads the head of the final response.
+func (c *upConn) roundTrip(ctx context.Context, o *outgoing) (*response, error) {
+	stop := context.AfterFunc(ctx, c.kill)
+	up, err := c.send(o)
+	var resp *response
+	if err == nil {
+		resp, err = c.readHead(o)
+	}
+	if err != nil {
+		stop()
+		c.kill()
+		up.end(o)
+		return nil, err
+	}
+	reusable := resp.close == nil
+	resp.close = func(reuse bool) {
+		stopped := stop()
+		done := up.finished()
+		if reuse && reusable && stopped && done && resp.status != 101 {
+			c.pool.put(c)
+			return
+		}
+		c.kill()
+		up.end(o)
+		c.recycle()
+	}
+	return resp, nil
+}
+
+// recycle gives back what nobody reads from any more.
+func (c *upConn) recycle() {
+	if c.batch != nil {
+		putReader(c.batch)
+		c.batch = nil
+	}
+}
+
+// send writes the head, and the body with it when it is here already. A streamed
+// body goes up while the response is awaited.
+func (c *upConn) send(o *outgoing) (*upload, error) {
+	buf := heads.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	defer heads.Put(buf)
+	b := append(o.appendHead((*buf)[:0]), o.body...)
+	_, err := c.nc.Write(b)
+	if cap(b) <= 64<<10 {
+		*buf = b
+	}
+	if err != nil {
+		return nil, unsent{err}
+	}
+	if o.stream == nil {
+		return nil, nil
+	}
+	up := &upload{done: make(chan struct{})}
+	go func() {
+		defer close(up.done)
+		if !up.copy(c, o) {
+			c.kill()
+		}
+	}()
+	return up, nil
+}
+
+// upload is a request body on its way; nil means that it is all sent.
+type upload struct{ done chan struct{} }
+
+// copy reports whether the upstream connection is still good: a server that
+// answers early may close for reading, but a body that fails on our side must not
+// look complete.
+func (u *upload) copy(c *upConn, o *outgoing) bool {
+	buf := copyBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	defer copyBuffers.Put(buf)
+	const room = 18 // for the size line and the end of a chunk
+	b := (*buf)[room : len(*buf)-2]
+	for {
+		n, err := o.stream.Read(b)
+		if n > 0 {
+			if _, werr := c.nc.Write(frame(*buf, room, n, o.length < 0)); werr != nil {
+				return true // what the server said, if anything, is the better error
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			if o.length < 0 {
+				_, _ = c.nc.Write([]byte("0\r\n\r\n"))
+			}
+			return true
+		case err != nil:
+			return false
+		}
+	}
+}
+
+// frame puts the chunk framing around buf[at:at+n].
+func frame(buf []byte, at, n int, chunked bool) []byte {
+	if !chunked {
+		return buf[at : at+n]
+	}
+	var line [20]byte
+	size := append(strconv.AppendInt(line[:0], int64(n), 16), "\r\n"...)
+	start := at - len(size)
+	copy(buf[start:], size)
+	copy(buf[at+n:], "\r\n")
+	return buf[start : at+n+2]
+}
+
+func (u *upload) finished() bool {
+	if u == nil {
+		return true
+	}
+	select {
+	case <-u.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// end stops an upload and waits for it, so that nobody else reads the client.
+func (u *upload) end(o *outgoing) {
+	if u == nil || u.finished() {
+		return
+	}
+	o.interrupt()
+	<-u.done
+}
+
+const maxInterim = 64
+
+// readHead reads response heads until a final one. 1xx responses are dropped:
+// our client was told to go on by us, and hints are optional (RFC 9110 section 15.2).
+func (c *upConn) readHead(o *outgoing) (*response, error) {
+	for range maxInterim {
+		h, err := readHead(c.br, responseLimits, true)
+		if err != nil {
+			var wire *wireError
+			if errors.As(err, &wire) {
+				return nil, err
+			}
+			return nil, unsent{unexpected(err)}
+		}
+		status, minor, reason, err := parseStatusLine(h.line)
+		if err != nil {
+			return nil, err
+		}
+		if status >= 200 || status == 101 {
+			return c.response(o, h, status, minor, reason)
+		}
+	}
+	return nil, malformed("too many interim responses")
+}
+
+func (c *upConn) response(o *outgoing, h head, status, minor int, reason string) (*response, error) {
+	resp := &response{status: status, reason: reason, fields: h.fields, address: c.address, conn: c}
+	if status == 101 {
+		if protocol, _ := h.fields.get("Upgrade"); !o.socket || !listHas(protocol, "websocket") {
+			return nil, malformed("an upgrade that nobody asked for")
+		}
+		return resp, nil
+	}
+	length, err := responseFraming(h.fields, status, o.method)
+	if err != nil {
+		return nil, err
+	}
+	resp.bodyless = o.method == "HEAD" || status == 204 || status == 304
+	body := newBody(c.br, length)
+	resp.body, resp.trailer = body, body.trailer
+	resp.length = max(length, -1)
+	resp.waits = func() bool { return c.br.Buffered() == 0 }
+	if length == untilClose || minor == 0 || h.fields.hasToken("Connection", "close") {
+		resp.close = func(bool) {} // marks the connection as not reusable
+	}
+	return resp, nil
+}
