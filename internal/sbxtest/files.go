@@ -37,13 +37,14 @@ func copyEntry(from, to string, entry fs.DirEntry) error {
 	if err != nil {
 		return err
 	}
-	switch info.Mode().Type() {
-	case fs.ModeDir:
-		err = os.MkdirAll(to, info.Mode().Perm()|0o700)
-	case fs.ModeSymlink:
+	kind, perm := info.Mode().Type(), info.Mode().Perm()
+	switch {
+	case kind == fs.ModeDir:
+		err = os.MkdirAll(to, perm|0o700)
+	case kind == fs.ModeSymlink:
 		err = copyLink(from, to)
-	case 0:
-		err = copyFile(from, to, info.Mode().Perm())
+	case kind.IsRegular():
+		err = copyFile(from, to, perm)
 	default:
 		return nil
 	}

@@ -6,7 +6,9 @@ import "errors"
 
 // namespace stands for the real type of netns.go, so that the tree compiles
 // with cgo as well; no lab can be made with it.
-type namespace struct{ NsHandle int }
+type namespace struct{ NsHandle handle }
+
+type handle int
 
 // RunFunc never runs: newNamespace made no such namespace.
 func (*namespace) RunFunc(func() error) error { return errCgo }
