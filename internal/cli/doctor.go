@@ -45,7 +45,7 @@ func tryNetwork() error {
 
 func (e *environment) doctor(asJSON bool) error {
 	done := e.say.Progress("asking the kernel")
-	facts := host.New(host.Options{Inside: []string{"/proc/self/exe", "doctor", "--inside"}, Libseccomp: libseccomp}).Facts()
+	facts := host.New(host.Options{Inside: []string{"sbx", "doctor", "--inside"}, Libseccomp: libseccomp}).Facts()
 	done()
 	facts = append(facts, e.configFact(), e.stateFact())
 	ready := host.Ready(facts)
@@ -110,10 +110,11 @@ func (e *environment) printFacts(facts []host.Fact, ready bool) {
 		if f.State == host.Yes || f.Need == host.Info {
 			continue
 		}
-		e.out.Line(fmt.Sprintf("%s: %s: %s", f.Name, f.State, f.Cost))
+		text := fmt.Sprintf("%s: %s: %s", f.Name, f.State, f.Cost)
 		if f.Fix != "" {
-			e.out.Line("  to mend it: " + f.Fix)
+			text += "; to mend it: " + f.Fix
 		}
+		e.out.Line(text)
 	}
 	who := "an ordinary user"
 	if os.Geteuid() == 0 {

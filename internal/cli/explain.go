@@ -30,7 +30,7 @@ type explanation struct {
 	Verdict string      `json:"verdict"` // allow, deny
 	Request string      `json:"request"`
 	Code    egress.Code `json:"code"`
-	Reason  string      `json:"reason"`
+	Reason  string      `json:"reason,omitempty"`  // why it is denied
 	Rule    string      `json:"rule,omitempty"`    // the rule that allows
 	Nearest string      `json:"nearest,omitempty"` // the rule that came closest
 	Status  int         `json:"status,omitempty"`  // what the client would see, when denied
@@ -91,7 +91,7 @@ func (e *environment) explain(o explainOptions) error {
 }
 
 func explainDecision(req egress.Request, d egress.Decision) explanation {
-	x := explanation{Verdict: "deny", Request: egress.Describe(req), Code: d.Code, Reason: d.Reason, Nearest: d.Nearest}
+	x := explanation{Verdict: "deny", Request: egress.Describe(req), Code: d.Code, Nearest: d.Nearest}
 	if d.Verdict == egress.Allow {
 		x.Verdict = "allow"
 		if d.Rule != nil {
@@ -103,10 +103,11 @@ func explainDecision(req egress.Request, d egress.Decision) explanation {
 	if d.Stage == egress.StageGate {
 		x.Status = statusGate
 	}
-	x.Allow = report.Suggest(event.Denial{
+	row := event.Denial{
 		Host: req.Host.String(), Method: req.Method, Path: egress.CleanPath(req.Path.Raw()), Code: string(d.Code),
-		Rule: d.Nearest, Port: req.Port, Protocol: req.Protocol.String(),
-	})
+		Rule: d.Nearest, Port: req.Port, Protocol: req.Protocol.String(), Reason: d.Reason,
+	}
+	x.Reason, x.Allow = report.Why(row), report.Suggest(row)
 	return x
 }
 

@@ -51,7 +51,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 			known = append(known, c.Name())
 		}
 	}
-	what := fmt.Sprintf("there is no command %q", cmd.CommandPath()+" "+name)
+	what := fmt.Sprintf("there is no command %q", plainPath(cmd, name))
 	if near := profile.Nearest(name, known); near != "" {
 		what += fmt.Sprintf(" (did you mean %q?)", near)
 	}
@@ -66,7 +66,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		return &usageError{err.Error(), help}
 	}
 	name := unknown.GetSpecifiedName()
-	what := fmt.Sprintf("%s has no flag %s", cmd.CommandPath(), dashed(name))
+	what := fmt.Sprintf("%s has no flag %s", plainPath(cmd), dashed(name))
 	var known []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden {
@@ -77,6 +77,16 @@ func flagError(cmd *cobra.Command, err error) error {
 		what += fmt.Sprintf(" (did you mean --%s?)", near)
 	}
 	return &usageError{what, help}
+}
+
+// plainPath is the command without the program's name, which begins the line
+// anyway; the program itself keeps it.
+func plainPath(cmd *cobra.Command, more ...string) string {
+	words := append(strings.Fields(cmd.CommandPath()), more...)
+	if len(words) > 1 {
+		words = words[1:]
+	}
+	return strings.Join(words, " ")
 }
 
 func dashed(name string) string {
@@ -94,8 +104,8 @@ func exactly(names ...string) cobra.PositionalArgs {
 		}
 		next := "type: " + cmd.UseLine()
 		if len(args) < len(names) {
-			return &usageError{fmt.Sprintf("%s wants %s", cmd.CommandPath(), strings.Join(names, " and ")), next}
+			return &usageError{fmt.Sprintf("%s wants %s", plainPath(cmd), strings.Join(names, " and ")), next}
 		}
-		return &usageError{fmt.Sprintf("%s does not know what to do with %q", cmd.CommandPath(), args[len(names)]), next}
+		return &usageError{fmt.Sprintf("%s does not know what to do with %q", plainPath(cmd), args[len(names)]), next}
 	}
 }

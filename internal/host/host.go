@@ -43,9 +43,9 @@ type Fact struct {
 
 // Options are what the host package cannot know by itself. All are optional.
 type Options struct {
-	// Inside is the argv, with an absolute path, that runs Inside in the child
-	// that the probes start in new namespaces. Without it the facts that need a
-	// real try are unknown.
+	// Inside is the argv with which this same binary, started by the probes in
+	// new namespaces, runs Inside. Without it the facts that need a real try are
+	// unknown.
 	Inside []string
 	// Libseccomp returns the version of the linked library, false when the
 	// binary was built without it.

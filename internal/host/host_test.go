@@ -46,7 +46,7 @@ func network() error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
 }
 
-func inside() []string { return []string{"/proc/self/exe", insideArg} }
+func inside() []string { return []string{"host.test", insideArg} }
 
 func find(t *testing.T, facts []Fact, name string) Fact {
 	t.Helper()
@@ -190,11 +190,8 @@ func TestInsideRefusesTheHost(t *testing.T) {
 }
 
 func TestAChildThatFailsIsNoAnswer(t *testing.T) {
-	r := runInside(context.Background(), []string{"/proc/self/exe", "-test.run", "^$"})
+	r := runInside(context.Background(), []string{"host.test", "-test.run", "^$"})
 	if r.User != Yes || r.NFT != "" || r.Err == "" {
-		t.Errorf("%+v", r)
-	}
-	if r := runInside(context.Background(), []string{"/nonexistent"}); r.User != "" || r.Err == "" {
 		t.Errorf("%+v", r)
 	}
 }

@@ -73,7 +73,8 @@ func runInside(ctx context.Context, argv []string) insideResult {
 }
 
 func insideCommand(ctx context.Context, argv []string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", argv[1:]...)
+	cmd.Args[0] = argv[0]
 	cmd.Env = []string{}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{

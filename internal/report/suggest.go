@@ -31,6 +31,16 @@ func Target(d event.Denial) string {
 	return d.Protocol + "://" + host
 }
 
+// Why returns the reason without the request that it may begin with, and
+// without a period, for lines that name the request anyway. It is never empty.
+func Why(d event.Denial) string {
+	why := strings.TrimSuffix(strings.TrimPrefix(d.Reason, asked(d)+": "), ".")
+	if why == "" {
+		return "refused"
+	}
+	return why
+}
+
 func defaultPort(protocol string) uint16 {
 	switch protocol {
 	case "https":

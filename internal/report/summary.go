@@ -42,12 +42,8 @@ func Summarise(run, directory string, denials []event.Denial, limit int) Summary
 }
 
 func row(d event.Denial) Row {
-	r := Row{
-		Host: d.Host, Method: d.Method, Path: d.Path, Reason: d.Reason, Code: d.Code,
+	return Row{
+		Host: d.Host, Method: d.Method, Path: d.Path, Reason: Why(d), Code: d.Code,
 		Count: d.Count, WouldDeny: d.WouldDeny, Grant: Suggest(d),
 	}
-	if r.Reason == "" {
-		r.Reason = d.Code
-	}
-	return r
 }

@@ -142,7 +142,7 @@ func headline(s report.Summary) string {
 func (p *Printer) summaryRows(rows []report.Row) string {
 	cells := make([][]Cell, 0, len(rows))
 	for _, r := range rows {
-		reason := strings.TrimSuffix(r.Reason, ".") + " (" + r.Code + ")"
+		reason := r.Reason + " (" + r.Code + ")"
 		if r.WouldDeny {
 			reason = "would be denied: " + reason
 		}

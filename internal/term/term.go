@@ -110,11 +110,7 @@ func denialText(d event.Denial) string {
 		word = "would deny"
 	}
 	asked := strings.TrimSpace(d.Method + " " + report.Target(d))
-	reason := strings.TrimSuffix(d.Reason, ".")
-	if reason == "" {
-		reason = "refused"
-	}
-	return ascii(word + " " + asked + ": " + reason + " (" + d.Code + "); to allow: " + report.Suggest(d))
+	return ascii(word + " " + asked + ": " + report.Why(d) + " (" + d.Code + "); to allow: " + report.Suggest(d))
 }
 
 // maxDenialLine is in bytes: a path twice, a reason, and what stands between.

@@ -41,6 +41,17 @@ func TestDenialLineIsOneASCIILine(t *testing.T) {
 	}
 }
 
+func TestDenialLineNamesTheRequestOnce(t *testing.T) {
+	var short, long bytes.Buffer
+	d := evil
+	New(&short, noEnv).DenialLine(d)
+	d.Reason = "GET https://evil.test/x: host is not granted."
+	New(&long, noEnv).DenialLine(d)
+	if short.String() != long.String() {
+		t.Errorf("got %q\nwant %q", long.String(), short.String())
+	}
+}
+
 func TestCase65_DenialLineNeutralisesHostileText(t *testing.T) {
 	var out bytes.Buffer
 	d := evil
