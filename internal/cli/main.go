@@ -7,11 +7,15 @@ import (
 	"os"
 	"strings"
 
+	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
 	"github.com/fractalboxdev/sbx/internal/term"
 )
 
-// Build is what the linker knows about this binary.
-type Build struct{ Version, Commit string }
+// Build is what is known about this binary and process before any command runs.
+type Build struct {
+	Version, Commit string     // set by the linker
+	Self            stage.Self // which half of a fencing sbx this process is
+}
 
 // Main runs one command line, without the program's name, and returns the exit
 // status. Everything of the process that a command may use is a parameter.

@@ -20,6 +20,7 @@ func newRootCommand(e *environment) *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
+		newExecCommand(e),
 		newProfilesCommand(e),
 		newExplainCommand(e),
 		newConfigCommand(e),

@@ -147,7 +147,7 @@ func (f *fence) describe(facts sandbox.Facts, who identity, caches []sandbox.Cac
 		Run: f.id, Hostname: hostname, UID: who.uid, GID: who.gid, Mapping: who.mapping,
 		Tree: sandbox.Layout(facts, sandbox.LayoutRequest{
 			UID: who.uid, GID: who.gid, User: who.name, Shell: who.shell, Hostname: hostname, ReadOnly: f.o.ReadOnly,
-			Resolver: netns.AddressV4.String(), Bundle: bundlePath, Caches: caches, Hidden: f.hidden(),
+			Resolver: netns.AddressV4.String(), Bundle: bundlePath, Caches: caches, Hidden: f.hidden(), Files: f.derived.Files,
 		}),
 		Workdir: sandbox.Workdir(facts), Argv: f.o.Argv, Env: f.environment(facts, who),
 	}
@@ -226,8 +226,8 @@ func (f *fence) environment(facts sandbox.Facts, who identity) []string {
 	for _, v := range trust.Env(bundlePath, caPath) {
 		set[v.Name] = v.Value
 	}
-	for key, value := range f.derived.ClientEnv {
-		set[key] = value
+	for _, v := range f.derived.ClientEnv {
+		set[v.Name] = v.Value
 	}
 	for key, value := range proxyVariables() {
 		set[key] = value

@@ -14,7 +14,8 @@ import (
 // Derived is what the reviewed definitions and vetted inputs of a run came to.
 type Derived struct {
 	Grant     grant.Grant
-	ClientEnv map[string]string // points clients at the endpoints, without userinfo
+	ClientEnv []grant.EnvVar // points clients at the endpoints, without userinfo
+	Files     []sandbox.File // client configuration for the private home directory
 }
 
 // Options are everything that one pass through the fence is told.

@@ -10,6 +10,9 @@ import (
 // Cache is a directory of the host that is kept for one profile and project.
 type Cache struct{ Source, Target string }
 
+// File is a small file of the private home directory; Path is relative to it.
+type File struct{ Path, Content string }
+
 // LayoutRequest is what a run wants of the mount tree.
 type LayoutRequest struct {
 	UID, GID uint32 // what the command sees
@@ -21,6 +24,7 @@ type LayoutRequest struct {
 	Bundle   string   // path inside of the certificate bundle
 	Caches   []Cache  // writable
 	Hidden   []string // the supervisor's own directories, masked where they would be visible
+	Files    []File   // client configuration for the private home directory
 }
 
 // bundlePaths are where systems keep their certificate bundle, below /etc.
@@ -63,6 +67,9 @@ func Layout(f Facts, r LayoutRequest) []Entry {
 		Entry{Kind: Tmpfs, Target: "/var/tmp", Mode: 0o1777},
 		Entry{Kind: Symlink, Source: "/run", Target: "/var/run"},
 		Entry{Kind: Tmpfs, Target: f.Home, Mode: 0o700, Owned: true})
+	for _, file := range r.Files {
+		tree = append(tree, Entry{Kind: Text, Source: file.Content, Target: path.Join(f.Home, file.Path)})
+	}
 	for _, t := range f.ToolRoots {
 		tree = append(tree, Entry{Kind: Bind, Source: t.Source, Target: t.Target})
 	}

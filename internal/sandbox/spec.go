@@ -15,6 +15,7 @@ const (
 	Mask      Kind = "mask"      // an empty read-only file or directory over Target
 	Etc       Kind = "etc"       // the host's /etc with Files on top, read-only
 	Dev       Kind = "dev"       // a minimal /dev with a private devpts and shm
+	Text      Kind = "text"      // a file of private memory with Source as its content
 )
 
 // Entry is one step of building the mount tree.

@@ -206,6 +206,11 @@ func (b *builder) add(e Entry) error {
 		return b.etc(e)
 	case Dev:
 		return b.dev()
+	case Text:
+		if err := b.mkdirAll(path.Dir(e.Target)); err != nil {
+			return err
+		}
+		return writeFile(rootDir+e.Target, []byte(e.Source), 0o444)
 	}
 	return fmt.Errorf("unknown kind %q", e.Kind)
 }

@@ -1,0 +1,274 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fractalboxdev/sbx/internal/artifact"
+	"github.com/fractalboxdev/sbx/internal/config"
+	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/fence"
+	"github.com/fractalboxdev/sbx/internal/registry"
+	"github.com/fractalboxdev/sbx/internal/report"
+	"github.com/fractalboxdev/sbx/internal/sandbox"
+)
+
+// exitDenied is the status of a command that succeeded although something was
+// denied, with --fail-on-denial.
+const exitDenied = 123
+
+// execOptions are the flags of exec.
+type execOptions struct {
+	selection
+	dir          string
+	readOnly     bool
+	timeout      time.Duration
+	grace        time.Duration
+	artifacts    string
+	env          []string
+	quiet        bool
+	dryRun       bool
+	json         bool
+	outcome      string
+	failOnDenial bool
+	noTTY        bool
+	noCache      bool
+	consumer     string
+}
+
+// summaryRows is how many denials the summary shows; the rest is counted.
+const summaryRows = 20
+
+const execHelp = `Run one command in a sandbox of its own: the working directory is writable,
+toolchains are read-only, everything else of the host is absent. Without a
+profile there is no network. What was denied is said on stderr and kept in the
+run's directory.
+
+Exit status: the command's own, 128+n for a signal, 123 denied (only with
+--fail-on-denial), 124 timeout, 125 sbx refused or failed, 126 not executable,
+127 not found, 255 the output could not be passed on.`
+
+func newExecCommand(e *environment) *cobra.Command {
+	o := &execOptions{}
+	cmd := &cobra.Command{
+		Use: "exec [flags] -- COMMAND [ARGUMENT]...", Short: "Run one command in the sandbox", Long: execHelp,
+		Example:       "  sbx exec -- make test\n  sbx exec --profile js-install -- npm ci",
+		SilenceErrors: true, SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), e, args) },
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func (o *execOptions) addFlags(cmd *cobra.Command) {
+	o.addTo(cmd)
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.StringVarP(&o.dir, "directory", "C", "", "run in this `directory`")
+	f.BoolVar(&o.readOnly, "ro", false, "the working directory is read-only")
+	f.DurationVar(&o.timeout, "timeout", 0, "end the command after this `duration` (default: none)")
+	f.DurationVar(&o.grace, "grace", 0, "time between SIGTERM and SIGKILL (default: operator configuration, else 5s)")
+	f.StringVar(&o.artifacts, "artifacts", "", "copy the run's records into this `directory` when everything is dead")
+	f.StringArrayVar(&o.env, "env", nil, "pass on a variable, as `NAME` or NAME=VALUE; may be given several times")
+	f.BoolVar(&o.quiet, "quiet", false, "no lines about denials while the command runs, no summary")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print grant, mounts and environment, and run nothing")
+	f.BoolVar(&o.json, "json", false, "print the outcome as one JSON object on stdout; the command's stdout goes to stderr")
+	f.StringVar(&o.outcome, "outcome", "", "write the outcome as JSON into this new `file`")
+	f.BoolVar(&o.failOnDenial, "fail-on-denial", false, "exit 123 when the command succeeded although something was denied")
+	f.BoolVar(&o.noTTY, "no-tty", false, "no terminal for the command, also where sbx has one")
+	f.BoolVar(&o.noCache, "no-cache", false, "do not keep the profile's caches")
+	f.StringVar(&o.consumer, "consumer", "", "`name` of who asks (default: the user's)")
+}
+
+func (o *execOptions) run(ctx context.Context, e *environment, argv []string) error {
+	c, err := e.loadConfig()
+	if err != nil {
+		return err
+	}
+	f, err := o.fenceOptions(e, c, argv)
+	if err != nil {
+		return err
+	}
+	if o.dryRun {
+		return o.preview(ctx, e, f)
+	}
+	outcome, err := openOutcome(o.outcome)
+	if err != nil {
+		return err
+	}
+	if !o.quiet && !c.Quiet.V {
+		f.OnDenial = e.say.DenialLine
+	}
+	f.OnSwept = func(swept []event.Swept) { e.sweptLines(swept) }
+	f.Busy = func(busy bool) {
+		if busy {
+			e.say.Hold()
+		} else {
+			e.say.Release()
+		}
+	}
+	out := fence.Run(ctx, f)
+	return o.conclude(e, c, out, outcome)
+}
+
+// fenceOptions turns flags and configuration into what the fence is told.
+func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []string) (fence.Options, error) {
+	dir, err := workingDirectory(o.dir)
+	if err != nil {
+		return fence.Options{}, err
+	}
+	state, err := stateDirectory(e, c)
+	if err != nil {
+		return fence.Options{}, err
+	}
+	f := fence.Options{
+		Self: e.build.Self, Argv: argv, Workdir: dir, ReadOnly: o.readOnly, Env: e.env,
+		Extra: append(inheritable(c.EnvAllow.V), o.env...), Timeout: o.timeout, Grace: o.grace, NoTTY: o.noTTY, NoCache: o.noCache,
+		StateDir: state, Artifacts: o.artifacts, Consumer: o.who(), Version: e.build.Version,
+		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,
+		Derive: func(context.Context) (fence.Derived, error) { return o.derive(e, c, dir) },
+	}
+	if o.json {
+		f.Stdout = e.stderr
+	}
+	if f.Timeout == 0 {
+		f.Timeout = c.Timeout.V
+	}
+	if f.Grace == 0 {
+		f.Grace = c.Grace.V
+	}
+	return f, nil
+}
+
+// inheritable are the operator's additions to the allowlist; a bare name passes the
+// caller's value on.
+func inheritable(names []string) []string { return append([]string(nil), names...) }
+
+func workingDirectory(dir string) (string, error) {
+	if dir == "" {
+		wd, err := os.Getwd()
+		if err != nil {
+			return "", fmt.Errorf("finding the working directory: %w", err)
+		}
+		return wd, nil
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("finding the directory %s: %w", dir, err)
+	}
+	info, err := os.Stat(abs)
+	if err != nil || !info.IsDir() {
+		return "", &usageError{fmt.Sprintf("-C %s is not a directory", dir), "name an existing directory"}
+	}
+	return abs, nil
+}
+
+func stateDirectory(e *environment, c config.Config) (string, error) {
+	if c.StateDir.V != "" {
+		return c.StateDir.V, nil
+	}
+	return artifact.DefaultStateDir(e.getenv, os.Geteuid())
+}
+
+func (o *execOptions) who() string {
+	if o.consumer != "" {
+		return o.consumer
+	}
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return fmt.Sprintf("uid-%d", os.Geteuid())
+}
+
+// derive makes the grant and what points the clients at its endpoints.
+func (o *execOptions) derive(e *environment, c config.Config, dir string) (fence.Derived, error) {
+	if len(o.profiles) == 0 && len(o.inputs) == 0 {
+		return fence.Derived{}, nil // no profile, no network: nothing to read
+	}
+	g, endpoints, err := e.resolve(o.selection, c, dir)
+	if err != nil {
+		return fence.Derived{}, recipeRefusal(err)
+	}
+	d := fence.Derived{Grant: g}
+	for _, ecosystem := range g.Ecosystems() {
+		if err := addClient(&d, endpoints, ecosystem); err != nil {
+			return fence.Derived{}, err
+		}
+	}
+	return d, nil
+}
+
+func addClient(d *fence.Derived, endpoints *registry.Resolver, ecosystem string) error {
+	env, err := endpoints.ClientEnv(ecosystem)
+	if err != nil {
+		return fmt.Errorf("pointing %s clients at their endpoints: %w", ecosystem, err)
+	}
+	files, err := endpoints.ClientFiles(ecosystem)
+	if err != nil {
+		return fmt.Errorf("pointing %s clients at their endpoints: %w", ecosystem, err)
+	}
+	d.ClientEnv = append(d.ClientEnv, env...)
+	for _, f := range files {
+		d.Files = append(d.Files, sandbox.File{Path: f.Path, Content: f.Content})
+	}
+	return nil
+}
+
+// conclude says what is left to say and maps the outcome to the exit status.
+func (o *execOptions) conclude(e *environment, c config.Config, out fence.Outcome, outcome *os.File) error {
+	e.say.Release()
+	if !o.quiet && c.Summary.V {
+		e.say.Summary(report.Summarise(out.Receipt.Run, out.Dir, out.Denials, summaryRows))
+	}
+	if out.Exit == 0 && out.Receipt.Result.Denials > 0 && (o.failOnDenial || c.FailOnDenial.V) {
+		out.Exit = exitDenied
+	}
+	if err := o.write(e, out, outcome); err != nil {
+		return err
+	}
+	if r := out.Receipt.Result.Refusal; r != nil {
+		return &exitError{out.Exit, r}
+	}
+	if s := out.Receipt.Result.Stream; s != "" {
+		return &exitError{out.Exit, errors.New(s)}
+	}
+	if out.Receipt.Result.TimedOut {
+		return &exitError{out.Exit, fmt.Errorf("the command was ended after %s", o.limit(c))}
+	}
+	if out.Exit != 0 {
+		return &exitError{code: out.Exit}
+	}
+	return nil
+}
+
+func (o *execOptions) limit(c config.Config) time.Duration {
+	if o.timeout != 0 {
+		return o.timeout
+	}
+	return c.Timeout.V
+}
+
+// sweptLines says what earlier runs had left behind.
+func (e *environment) sweptLines(swept []event.Swept) {
+	for _, s := range swept {
+		e.say.Line(fmt.Sprintf("swept run %s, whose sbx was killed: %s", s.Run, orNothing(s)))
+	}
+}
+
+func orNothing(s event.Swept) string {
+	switch {
+	case s.Detail != "":
+		return s.Detail
+	case len(s.Removed) > 0:
+		return "removed " + strings.Join(s.Removed, ", ")
+	}
+	return "its receipt says interrupted, nothing was left"
+}
