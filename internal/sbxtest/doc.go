@@ -21,11 +21,11 @@
 //
 // # What the lab looks like
 //
-// A process of the lab sees the machine's own files, except for three places.
+// A process of the lab sees the machine's own files, except for a few places.
 // /etc is a private copy, with the lab's /etc/hosts, /etc/resolv.conf,
 // /etc/passwd and CA bundle, in which a test may write anything, such as
 // /etc/sbx/config.toml (see [Lab.Configure]). /srv holds the homes, the
-// projects and the binary. /run is empty.
+// projects and the binary, and /var/lib/sbx root's runs. /run is empty.
 //
 // Its network namespace has the addresses 10.77.0.2 and fd77::2 and a default
 // route to a second namespace, the world, in which the servers listen on

@@ -131,8 +131,27 @@ func (l *Lab) enterMounts() error {
 		if err := unix.Mount(l.dir+"/etc", "/etc", "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("putting the lab's /etc in place: %w", err)
 		}
-		return nil
+		return l.mountState()
 	})
+}
+
+// rootState is where sbx keeps its runs when root starts it.
+const rootState = "/var/lib/sbx"
+
+// mountState gives root's runs a place of the lab's own.
+func (l *Lab) mountState() error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	for _, dir := range []string{rootState, l.StateDir(AsRoot)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("making root's state directory: %w", err)
+		}
+	}
+	if err := unix.Mount(l.StateDir(AsRoot), rootState, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("putting root's state directory in place: %w", err)
+	}
+	return nil
 }
 
 // dropAmbient makes what this thread executes lose the lab's capabilities.

@@ -143,8 +143,14 @@ func (l *Lab) runs(t testing.TB, u User) map[string]bool {
 	return found
 }
 
-// StateDir is where sbx keeps the user's runs.
-func (l *Lab) StateDir(u User) string { return filepath.Join(l.Home(u), ".local/state/sbx") }
+// StateDir is where the test finds what sbx keeps of the user's runs. For root
+// that is what a process of the lab sees in /var/lib/sbx.
+func (l *Lab) StateDir(u User) string {
+	if u == AsRoot {
+		return filepath.Join(l.dir, "state")
+	}
+	return filepath.Join(l.Home(u), ".local/state/sbx")
+}
 
 // newest is the run directory that is in now and was not before. Run ids sort
 // by time.
