@@ -54,7 +54,9 @@ func supervise(dir string) {
 	}
 	run.Complete(event.Completion{ID: 9, Error: "gone"})
 	fmt.Println("ready")
-	io.Copy(io.Discard, os.Stdin)
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		panic(err)
+	}
 	select {}
 }
 
@@ -407,7 +409,7 @@ func TestCase65_SweepWritesTheReceiptOfAKilledSupervisor(t *testing.T) {
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	child.Wait()
+	_ = child.Wait() // it was killed
 	swept, err := Sweep(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -451,7 +453,10 @@ func startSupervisor(t *testing.T, dir string) *exec.Cmd {
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { child.Process.Kill(); child.Wait() })
+	t.Cleanup(func() {
+		_ = child.Process.Kill() // most tests have done so
+		_ = child.Wait()
+	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		t.Fatalf("supervisor said %q, %v", line, err)
 	}

@@ -33,7 +33,7 @@ func openUp(root *os.Root, name string) {
 		return
 	}
 	if info.Mode().Perm()&0o700 != 0o700 {
-		root.Chmod(name, 0o700) // what stays closed makes the removal fail, which is reported
+		_ = root.Chmod(name, 0o700) // what stays closed makes the removal fail, which is reported
 	}
 	dir, err := root.Open(name)
 	if err != nil {

@@ -212,8 +212,7 @@ func (r *Run) appendRow(req event.Request) error {
 func refused(req event.Request, err error) event.Request {
 	req.Verdict, req.WouldDeny = "deny", false
 	req.Code, req.Reason = string(egress.CodeRecordFailed), "the request could not be recorded"
-	var bound *BoundError
-	if errors.As(err, &bound) {
+	if bound, ok := errors.AsType[*BoundError](err); ok {
 		req.Code, req.Reason = bound.Code(), bound.What
 	}
 	return req

@@ -1,13 +1,13 @@
 package cli
 
 import (
+	"os"
+
 	"github.com/spf13/cobra"
 
 	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/config"
 	"github.com/fractalboxdev/sbx/internal/term"
-
-	"os"
 )
 
 func newConfigCommand(e *environment) *cobra.Command {

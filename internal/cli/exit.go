@@ -15,6 +15,7 @@ import (
 const (
 	exitNegative = 1   // the answer is no: explain, doctor
 	exitRefused  = 125 // sbx refused or failed
+	exitStream   = 255 // what was asked for could not be written
 )
 
 // exitError ends the program with a status. Without an error there is nothing
@@ -43,6 +44,9 @@ func (e *usageError) Error() string { return e.what }
 
 // exit is the one place where an error becomes words and a status.
 func (e *environment) exit(err error) int {
+	if failed := e.out.Err(); err == nil && failed != nil {
+		err = &exitError{exitStream, fmt.Errorf("writing the answer: %w", failed)}
+	}
 	if err == nil {
 		return 0
 	}

@@ -104,8 +104,7 @@ func TestFaultsNameFileLineAndNearestName(t *testing.T) {
 	for name, c := range cases {
 		path := write(t, c.text)
 		_, err := Load(Options{UserFile: path, UID: os.Getuid()})
-		var fault *FileError
-		if !errors.As(err, &fault) || !strings.HasPrefix(err.Error(), "reading "+path+c.want) {
+		if _, ok := errors.AsType[*FileError](err); !ok || !strings.HasPrefix(err.Error(), "reading "+path+c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -113,8 +112,7 @@ func TestFaultsNameFileLineAndNearestName(t *testing.T) {
 
 func TestWrongTypeIsAnError(t *testing.T) {
 	_, err := Load(Options{UserFile: write(t, "quiet = \"yes\"\n"), UID: os.Getuid()})
-	var fault *FileError
-	if !errors.As(err, &fault) {
+	if _, ok := errors.AsType[*FileError](err); !ok {
 		t.Errorf("%v", err)
 	}
 }

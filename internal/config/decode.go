@@ -56,8 +56,7 @@ func (c *Config) apply(path string, text []byte) error {
 }
 
 func syntaxError(path string, err error) error {
-	var syntax toml.ParseError
-	if errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[toml.ParseError](err); ok {
 		return &FileError{File: path, Line: syntax.Position.Line, What: syntax.Message}
 	}
 	return &FileError{File: path, What: strings.TrimPrefix(err.Error(), "toml: ")}
@@ -78,8 +77,8 @@ func unknownKey(key toml.Key) string {
 
 func keysOf(t reflect.Type) []string {
 	var keys []string
-	for i := range t.NumField() {
-		keys = append(keys, t.Field(i).Tag.Get("toml"))
+	for field := range t.Fields() {
+		keys = append(keys, field.Tag.Get("toml"))
 	}
 	return keys
 }

@@ -47,8 +47,10 @@ func idmapped(h *Host) answer {
 	if r.Idmap == "" {
 		return answer{Unknown, "not tried: " + r.Err, ""}
 	}
-	return answer{r.Idmap, "the working directory's file system: " + orTried(r.IdmapErr),
-		"start sbx as the user who owns the directory, or use one on ext4, xfs, btrfs or tmpfs"}
+	return answer{
+		r.Idmap, "the working directory's file system: " + orTried(r.IdmapErr),
+		"start sbx as the user who owns the directory, or use one on ext4, xfs, btrfs or tmpfs",
+	}
 }
 
 func orTried(s string) string {

@@ -73,7 +73,7 @@ func runInside(ctx context.Context, argv []string) insideResult {
 }
 
 func insideCommand(ctx context.Context, argv []string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", argv[1:]...)
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", argv[1:]...) //nolint:gosec // this binary, with its own words
 	cmd.Args[0] = argv[0]
 	cmd.Env = []string{}
 	cmd.Dir = "/"
@@ -166,10 +166,10 @@ func tryOverlay() error {
 }
 
 // seccomp is the system call; x/sys has no wrapper.
-func seccomp(op uintptr, action *uint32) (uintptr, error) {
-	r, _, errno := unix.Syscall(unix.SYS_SECCOMP, op, 0, uintptr(unsafe.Pointer(action)))
+func seccomp(op uintptr, action *uint32) error {
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, op, 0, uintptr(unsafe.Pointer(action)))
 	if errno != 0 {
-		return 0, errno
+		return errno
 	}
-	return r, nil
+	return nil
 }

@@ -152,14 +152,14 @@ func overlay(h *Host) answer {
 func seccompFilter(*Host) answer {
 	// SECCOMP_GET_ACTION_AVAIL (Linux 4.14) answers without installing anything.
 	action := uint32(unix.SECCOMP_RET_ERRNO)
-	if _, err := seccomp(unix.SECCOMP_GET_ACTION_AVAIL, &action); err != nil {
+	if err := seccomp(unix.SECCOMP_GET_ACTION_AVAIL, &action); err != nil {
 		if errors.Is(err, unix.ENOSYS) {
 			return answer{No, "the kernel has no seccomp()", "a kernel with CONFIG_SECCOMP_FILTER"}
 		}
 		return answer{Unknown, "seccomp(): " + err.Error(), "look whether an outer filter refuses seccomp()"}
 	}
 	notify := uint32(unix.SECCOMP_RET_USER_NOTIF)
-	if _, err := seccomp(unix.SECCOMP_GET_ACTION_AVAIL, &notify); err != nil {
+	if err := seccomp(unix.SECCOMP_GET_ACTION_AVAIL, &notify); err != nil {
 		return answer{Yes, "without user notification", ""}
 	}
 	return answer{Yes, "with user notification", ""}

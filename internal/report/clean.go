@@ -81,7 +81,8 @@ func bounded(s string, limit int, plain func(byte) bool, escape func([]byte, str
 	out := make([]byte, 0, limit)
 	cut := 0 // the longest prefix that leaves room for the mark
 	for s != "" {
-		next, n := out, 1
+		var next []byte
+		n := 1
 		if plain(s[0]) {
 			next = append(out, s[0])
 		} else {
@@ -120,7 +121,7 @@ func appendEscape(out []byte, s string) ([]byte, int) {
 	}
 	if c > 0xffff {
 		out = append(out, '\\', 'U', '0', '0')
-		out = append(out, lowerHex(byte(c>>20)), lowerHex(byte(c>>16&15)))
+		out = append(out, lowerHex(byte(c>>20&15)), lowerHex(byte(c>>16&15)))
 	} else {
 		out = append(out, '\\', 'u')
 	}

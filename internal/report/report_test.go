@@ -161,18 +161,33 @@ func TestSuggestNamesWhatIsMissing(t *testing.T) {
 		d    event.Denial
 		want string
 	}{
-		{"host", event.Denial{Code: "host-not-granted", Protocol: "https", Host: "evil.test", Port: 443, Method: "GET", Path: "/x"},
-			"a rule for GET https://evil.test/x"},
-		{"other port", event.Denial{Code: "port-not-granted", Protocol: "https", Host: "a.test", Port: 8443, Method: "GET", Path: "/", Rule: "p/r"},
-			"a rule for GET https://a.test:8443/ (nearest: p/r)"},
-		{"raw TCP", event.Denial{Code: "host-not-granted", Protocol: "tcp", Host: "192.0.2.1", Port: 22},
-			"a rule for tcp://192.0.2.1:22"},
-		{"v6", event.Denial{Code: "host-not-granted", Protocol: "http", Host: "2001:db8::1", Port: 80, Method: "GET", Path: "/"},
-			"a rule for GET http://[2001:db8::1]/"},
+		{
+			"host",
+			event.Denial{Code: "host-not-granted", Protocol: "https", Host: "evil.test", Port: 443, Method: "GET", Path: "/x"},
+			"a rule for GET https://evil.test/x",
+		},
+		{
+			"other port",
+			event.Denial{Code: "port-not-granted", Protocol: "https", Host: "a.test", Port: 8443, Method: "GET", Path: "/", Rule: "p/r"},
+			"a rule for GET https://a.test:8443/ (nearest: p/r)",
+		},
+		{
+			"raw TCP",
+			event.Denial{Code: "host-not-granted", Protocol: "tcp", Host: "192.0.2.1", Port: 22},
+			"a rule for tcp://192.0.2.1:22",
+		},
+		{
+			"v6",
+			event.Denial{Code: "host-not-granted", Protocol: "http", Host: "2001:db8::1", Port: 80, Method: "GET", Path: "/"},
+			"a rule for GET http://[2001:db8::1]/",
+		},
 		{"body", event.Denial{Code: "body-too-large", Host: "a.test", Rule: "p/up"}, "a larger max_body in p/up"},
 		{"not TLS", event.Denial{Code: "not-tls", Host: "a.test", Port: 22}, "a tcp rule for a.test port 22, which polices host and port only"},
-		{"UDP", event.Denial{Code: "udp-refused", Protocol: "udp", Host: "192.0.2.1", Port: 443},
-			"nothing grants this: UDP never leaves the sandbox; use TCP"},
+		{
+			"UDP",
+			event.Denial{Code: "udp-refused", Protocol: "udp", Host: "192.0.2.1", Port: 443},
+			"nothing grants this: UDP never leaves the sandbox; use TCP",
+		},
 		{"dns", event.Denial{Code: "name-ungranted", Host: "a.test"}, "a rule for host a.test"},
 		{"unheard of", event.Denial{Code: "new"}, "nothing grants this: sbx knows no grant for code new"},
 	}

@@ -1,9 +1,6 @@
 package term
 
-import (
-	"io"
-	"sync"
-)
+import "sync"
 
 // eraseLine is: to the first column, erase to the end of the line (ECMA-48 EL).
 const eraseLine = "\r\x1b[K"
@@ -38,18 +35,18 @@ func (p *Printer) showProgress(shown string) {
 		return
 	}
 	if !p.cursor {
-		io.WriteString(p.w, shown+"\n")
+		p.put(shown + "\n")
 		return
 	}
 	p.clear()
 	p.progress = shown
-	io.WriteString(p.w, shown)
+	p.put(shown)
 }
 
 // clear takes the progress line away. The caller holds the lock.
 func (p *Printer) clear() {
 	if p.progress != "" {
 		p.progress = ""
-		io.WriteString(p.w, eraseLine)
+		p.put(eraseLine)
 	}
 }

@@ -31,7 +31,7 @@ const maxHeld = 1000
 const progressAfter = time.Second
 
 // Printer writes lines for people. Its methods are safe for concurrent use. A
-// failed write is dropped: there is nobody left to tell.
+// write that fails is lost; Err tells.
 type Printer struct {
 	w      io.Writer
 	getenv func(string) string
@@ -43,6 +43,7 @@ type Printer struct {
 
 	mu       sync.Mutex
 	progress string // the line being shown, "" for none
+	err      error  // of the first write that failed
 	holding  bool
 	held     []string
 	dropped  int
@@ -145,7 +146,21 @@ func (p *Printer) Release() {
 	}
 	p.held, p.dropped = nil, 0
 	if out != "" {
-		io.WriteString(p.w, out)
+		p.put(out)
+	}
+}
+
+// Err returns the error of the first write that failed.
+func (p *Printer) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// put writes at once. The caller holds the lock.
+func (p *Printer) put(text string) {
+	if _, err := io.WriteString(p.w, text); err != nil && p.err == nil {
+		p.err = err
 	}
 }
 
@@ -159,8 +174,8 @@ func (p *Printer) write(text string) {
 	case p.holding:
 		p.held = append(p.held, text)
 	case p.progress != "" && p.cursor:
-		io.WriteString(p.w, eraseLine+text+p.progress)
+		p.put(eraseLine + text + p.progress)
 	default:
-		io.WriteString(p.w, text)
+		p.put(text)
 	}
 }

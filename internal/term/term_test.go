@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -144,7 +146,9 @@ func onTerminal(t *testing.T, getenv func(string) string, do func(*Printer)) str
 	defer master.Close()
 	p := New(slave, getenv)
 	do(p)
-	io.WriteString(slave, "END")
+	if _, err := io.WriteString(slave, "END"); err != nil {
+		t.Fatal(err)
+	}
 	var got bytes.Buffer
 	buf := make([]byte, 4096)
 	for !strings.HasSuffix(got.String(), "END") {
@@ -260,6 +264,22 @@ func TestHeldLinesComeLaterAndAreBounded(t *testing.T) {
 	p.Line("after")
 	if !strings.HasSuffix(out.String(), "sbx: after\n") {
 		t.Error("not released")
+	}
+}
+
+func TestAFailedWriteIsRemembered(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	p := New(full, noEnv)
+	if p.Err() != nil {
+		t.Fatal(p.Err())
+	}
+	p.Line("x")
+	if !errors.Is(p.Err(), syscall.ENOSPC) {
+		t.Errorf("%v", p.Err())
 	}
 }
 
