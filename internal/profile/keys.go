@@ -29,22 +29,35 @@ func (e *ParseError) Unwrap() error { return e.Err }
 // unknownKey makes the error for a key that no profile has, with the nearest one
 // that exists at its place.
 func unknownKey(text, file string, key toml.Key) error {
-	name := key[len(key)-1]
+	for i := range key {
+		if typeAt(key[:i+1]) == nil {
+			key = key[:i+1] // the outermost part that is unknown is the one to mend
+			break
+		}
+	}
 	what := fmt.Sprintf("unknown key %s", key)
-	if nearest := Nearest(name, knownKeys(key[:len(key)-1])); nearest != "" {
+	if nearest := Nearest(key[len(key)-1], knownKeys(key[:len(key)-1])); nearest != "" {
 		what += fmt.Sprintf(" (did you mean %s?)", nearest)
 	}
 	return &ParseError{File: file, Line: lineOf(text, key), What: what}
 }
 
-// knownKeys returns the keys that a table has, found by walking the document's types.
-func knownKeys(table toml.Key) []string {
+// typeAt returns the type of a key's value, nil for one that no profile has.
+func typeAt(key toml.Key) reflect.Type {
 	at := reflect.TypeFor[document]()
-	for _, name := range table {
-		at = child(at, name)
-		if at == nil {
+	for _, name := range key {
+		if at = child(at, name); at == nil {
 			return nil
 		}
+	}
+	return at
+}
+
+// knownKeys returns the keys that a table has.
+func knownKeys(table toml.Key) []string {
+	at := typeAt(table)
+	if at == nil {
+		return nil
 	}
 	at = element(at)
 	if at.Kind() != reflect.Struct {
