@@ -88,7 +88,20 @@ func Load(opt Options) (Config, error) {
 		}
 		c.Files = append(c.Files, path)
 	}
-	return c, nil
+	return c, c.checkTogether()
+}
+
+// checkTogether refuses files and checksums of an ecosystem whose index is left
+// to the client: the two would belong to different registries.
+func (c Config) checkTogether() error {
+	for table, values := range map[string]map[string]Value[[]string]{"file_hosts": c.FileHosts, "checksums": c.Checksums} {
+		for name, v := range values {
+			if len(v.V) > 0 && len(c.Registries[name].V) == 0 {
+				return fmt.Errorf("reading configuration: %s sets %s.%s, which needs registries.%s as well", v.Source, table, name, name)
+			}
+		}
+	}
+	return nil
 }
 
 func defaults() Config {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,7 @@ env.allow = ["MY_VAR", "_x9"]
 state_dir = "/var/tmp/sbx/"
 client_env = true
 [registries]
+python = ["https://py.corp.test"]
 "npm" = [ # several lines
   "https://npm.home.test/b", "@acme=https://npm.acme.test",
 ]
@@ -46,15 +48,16 @@ go = []
 		t.Fatal(err)
 	}
 	want := []Row{
-		{"checksums.go", `[]`, user + ":12"},
+		{"checksums.go", `[]`, user + ":13"},
 		{"client_env", "true", user + ":4"},
 		{"env.allow", `["MY_VAR", "_x9"]`, user + ":2"},
 		{"fail_on_denial", "false", SourceDefault},
-		{"file_hosts.python", `["https://files.corp.test"]`, user + ":10"},
+		{"file_hosts.python", `["https://files.corp.test"]`, user + ":11"},
 		{"grace", `"3s"`, user + ":1"},
 		{"quiet", "false", SourceDefault},
 		{"registries.go", `["https://go.corp.test"]`, system + ":6"},
-		{"registries.npm", `["https://npm.home.test/b", "@acme=https://npm.acme.test"]`, user + ":6"},
+		{"registries.npm", `["https://npm.home.test/b", "@acme=https://npm.acme.test"]`, user + ":7"},
+		{"registries.python", `["https://py.corp.test"]`, user + ":6"},
 		{"state_dir", `"/var/tmp/sbx"`, user + ":3"},
 		{"summary", "true", SourceDefault},
 		{"timeout", `"30m0s"`, system + ":2"},
@@ -106,6 +109,39 @@ func TestFaultsNameFileLineAndNearestName(t *testing.T) {
 		_, err := Load(Options{UserFile: path, UID: os.Getuid()})
 		if _, ok := errors.AsType[*FileError](err); !ok || !strings.HasPrefix(err.Error(), "reading "+path+c.want) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestFilesWithoutTheirIndexAreRefused(t *testing.T) {
+	path := write(t, "[checksums]\ngo = [\"https://sums.test\"]\n")
+	_, err := Load(Options{UserFile: path, UID: os.Getuid()})
+	if want := path + ":2 sets checksums.go, which needs registries.go as well"; err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestTheDocumentedExampleLoads(t *testing.T) {
+	text, err := os.ReadFile("../../docs/config.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var example strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if code, ok := strings.CutPrefix(line, "    "); ok {
+			example.WriteString(code)
+		}
+	}
+	c, err := Load(Options{UserFile: write(t, example.String()), UID: os.Getuid()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.StateDir.V != "/srv/sbx" || len(c.Registries) != 4 {
+		t.Errorf("%+v", c)
+	}
+	for _, key := range keysOf(reflect.TypeFor[file]()) {
+		if !strings.Contains(example.String(), key) {
+			t.Errorf("%s is not documented", key)
 		}
 	}
 }
