@@ -70,8 +70,7 @@ func (o *execOptions) write(e *environment, out fence.Outcome, file *os.File) er
 // recipeRefusal gives an error of the grant its kind.
 func recipeRefusal(err error) error {
 	r := &event.Refusal{Kind: event.RefusedRecipe, Code: "bad-input", Message: err.Error(), Next: nextStep(err), Cause: err}
-	var p *profile.Refusal
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*profile.Refusal](err); ok {
 		r.Code = string(p.Code)
 	}
 	if errors.Is(err, registry.ErrUnknown) || errors.Is(err, registry.ErrUntrusted) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 )
@@ -44,18 +45,23 @@ func (f *fence) cacheBase(facts sandbox.Facts) (string, error) {
 	return path.Join(base, "sbx"), nil
 }
 
-// makePrivate makes a directory that is the caller's alone. One that is somebody
-// else's is refused: its content would be trusted by the next run.
-func makePrivate(dir string) error {
+// makePrivate makes a directory that is the caller's alone and returns its path
+// without symlinks. One that is somebody else's is refused: its content would be
+// trusted by the next run.
+func makePrivate(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("making the cache directory: %w", err)
+		return "", fmt.Errorf("making the cache directory: %w", err)
+	}
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return "", fmt.Errorf("checking the cache directory: %w", err)
 	}
 	info, err := os.Lstat(dir)
 	if err != nil {
-		return fmt.Errorf("checking the cache directory: %w", err)
+		return "", fmt.Errorf("checking the cache directory: %w", err)
 	}
 	if !info.IsDir() || !ownedByCaller(info) {
-		return errors.New("checking the cache directory " + dir + ": it is not a directory of the caller's own")
+		return "", errors.New("checking the cache directory " + dir + ": it is not a directory of the caller's own")
 	}
-	return nil
+	return dir, nil
 }

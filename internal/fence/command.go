@@ -40,6 +40,10 @@ func (f *fence) prove() error {
 		switch {
 		case m.err != nil:
 			return m.err
+		case m.Kind == msgStarted:
+			if err := f.watchInit(m); err != nil {
+				return err
+			}
 		case m.Kind == msgPty && len(m.Files) == 1:
 			if err := f.streams.AttachPty(m.Files[0]); err != nil {
 				return err
@@ -51,6 +55,18 @@ func (f *fence) prove() error {
 		}
 	}
 	return handshake.ErrClosed
+}
+
+// watchInit opens the init by its pid: its end is the end of everything inside, and
+// the supervisor looks at that itself.
+func (f *fence) watchInit(m message) error {
+	var pid int
+	if err := m.Decode(&pid); err != nil {
+		return err
+	}
+	p, err := openProcess(pid, f.o.Self.Runner)
+	f.init = p
+	return err
 }
 
 // apply swaps the floor for the grant, once, and lets the command start.
@@ -180,7 +196,6 @@ func (w *waiter) message(m message, ok bool) (done bool, err error) {
 		w.exited(unix.WaitStatus(status))
 		return true, nil
 	case msgEmpty:
-		w.emptied = true
 		return true, errors.New("following the command: the sandbox's init was killed")
 	}
 	return false, nil

@@ -107,8 +107,8 @@ func (f *fence) plan() error {
 	if err != nil {
 		return err
 	}
-	for _, c := range caches {
-		if err := makePrivate(c.Source); err != nil {
+	for i := range caches {
+		if caches[i].Source, err = makePrivate(caches[i].Source); err != nil {
 			return err
 		}
 	}

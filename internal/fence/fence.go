@@ -45,7 +45,7 @@ type fence struct {
 	spec    sandbox.Spec
 	inbox   chan message
 	roots   func() (*x509.CertPool, error)
-	emptied bool // the runner said that the pid namespace is empty
+	init    *process // the sandbox's PID 1, as soon as there is one
 }
 
 // Run takes one command through the fence. It always returns an outcome with a

@@ -40,33 +40,32 @@ func (f *fence) check(what string, err error) {
 	f.receipt.Revoke = append(f.receipt.Revoke, c)
 }
 
-// kill ends everything in the run's namespaces and waits until the runner says that
-// the pid namespace is empty, or is gone itself: its init dies with it.
+// kill ends everything in the run's namespaces. The kernel lets the init go only
+// after every process of its pid namespace was reaped (pid_namespaces(7)).
 func (f *fence) kill(ctx context.Context) error {
 	if f.conn == nil {
 		return nil
 	}
 	_ = f.conn.Send(msgKill, nil)
-	if f.network == nil || f.network.proxy == nil {
-		return f.endRunner(ctx)
+	if f.init == nil {
+		return f.endRunner() // nothing hostile can have run: an init without a plan waits
 	}
-	for !f.emptied {
-		select {
-		case m, ok := <-f.inbox:
-			if !ok || (m.err != nil && m.Kind != "failed") {
-				return f.endRunner(ctx)
-			}
-			f.emptied = m.Kind == msgEmpty
-		case <-ctx.Done():
-			return errors.Join(errors.New("killing the sandbox: it did not end in time"), f.endRunner(ctx))
-		}
+	patient, cancel := context.WithTimeout(ctx, runnerLimit)
+	defer cancel()
+	err := f.init.await(patient)
+	if err != nil {
+		err = errors.Join(f.endRunner(), f.init.await(ctx))
 	}
-	f.check("pid namespace empty", nil)
-	return nil
+	f.check("pid namespace empty", err)
+	return err
 }
 
+// runnerLimit is how long the runner may take to end the init before it is ended
+// itself, and the init with it.
+const runnerLimit = 3 * time.Second
+
 // endRunner makes sure of the runner; whatever it held ends with it.
-func (f *fence) endRunner(context.Context) error {
+func (f *fence) endRunner() error {
 	if err := unix.Kill(f.o.Self.Runner, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("killing the runner: %w", err)
 	}
@@ -91,7 +90,7 @@ func (f *fence) floor(ctx context.Context) error {
 	} else if f.streams != nil {
 		f.streams.Close()
 	}
-	return f.reapRunner()
+	return f.reapRunner(ctx)
 }
 
 // stream notes a failed output stream, apart from the command's own status.
@@ -101,25 +100,28 @@ func (f *fence) stream(err error) {
 	}
 }
 
-// reapRunner waits for the runner's end: with it go its mount and network
-// namespaces, and nothing of the run is mounted anywhere else.
-func (f *fence) reapRunner() error {
+// reapRunner waits for the runner's end: with it and the init go their mount and
+// network namespaces, and nothing of the run is mounted anywhere else.
+func (f *fence) reapRunner(ctx context.Context) error {
 	if f.o.Self.Runner == 0 {
 		return nil
 	}
 	_ = f.conn.Close()
-	var status unix.WaitStatus
-	for {
-		_, err := unix.Wait4(f.o.Self.Runner, &status, 0, nil)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("waiting for the runner: %w", err)
-		}
-		f.check("mounts and network namespace gone with the runner", nil)
-		return nil
+	runner, err := openProcess(f.o.Self.Runner, os.Getpid())
+	if err != nil {
+		return err
 	}
+	if runner.await(ctx) != nil {
+		_ = f.endRunner()
+	}
+	if err := retried(func() error {
+		_, err := unix.Wait4(f.o.Self.Runner, nil, 0, nil)
+		return err
+	}); err != nil {
+		return fmt.Errorf("waiting for the runner: %w", err)
+	}
+	f.check("mounts and network namespace gone with their last process", nil)
+	return nil
 }
 
 func unless(ok bool, text string) error {

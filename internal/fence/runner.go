@@ -21,6 +21,7 @@ import (
 const (
 	msgListeners = "listeners"   // runner: descriptors in the order of netns.Names
 	msgSpec      = "spec"        // supervisor: specMessage and the command's pipes
+	msgStarted   = "started"     // runner: host pid of the init, which waits for its plan
 	msgServing   = "serving"     // supervisor: resolver and proxy serve, at the floor; paths of the run's files, which travel with it
 	msgPty       = "pty"         // runner: the pty's master
 	msgProved    = "proved"      // runner: both probes came back as the floor's refusal
@@ -93,6 +94,9 @@ func (r *runner) run() error {
 	}
 	for _, f := range received {
 		_ = f.Close()
+	}
+	if err := r.conn.Send(msgStarted, r.container.PID()); err != nil {
+		return err
 	}
 	if _, err := network(); err != nil {
 		return &step{"network", err}

@@ -63,6 +63,7 @@ type Container struct {
 	container *libcontainer.Container
 	process   *libcontainer.Process
 	control   *os.File
+	pid       int
 }
 
 // StartContainer starts the container up to its init, which waits for a plan. The
@@ -97,19 +98,22 @@ func StartContainer(s Spec, stdio [3]*os.File) (*Container, error) {
 	if err := c.Exec(); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting the init of container %s: %w", s.Run, err), control.Close())
 	}
-	return &Container{container: c, process: p, control: control}, nil
+	pid, err := p.Pid()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("finding the init of container %s: %w", s.Run, err), control.Close())
+	}
+	return &Container{container: c, process: p, control: control, pid: pid}, nil
 }
+
+// PID is the init's pid in the runner's pid namespace.
+func (c *Container) PID() int { return c.pid }
 
 // Control is the runner's end of the init's control socket.
 func (c *Container) Control() *os.File { return c.control }
 
 // Kill kills the init, and with it everything in its pid namespace.
 func (c *Container) Kill() error {
-	pid, err := c.process.Pid()
-	if err != nil {
-		return fmt.Errorf("killing the init: %w", err)
-	}
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := unix.Kill(c.pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("killing the init: %w", err)
 	}
 	return nil

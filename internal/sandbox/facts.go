@@ -16,8 +16,8 @@ import (
 // them; Layout decides what they mean.
 type Facts struct {
 	Top         []TopEntry  // system directories and links at /
-	System      []string    // further system paths that exist
-	Home        string      // as the caller names it
+	System      []Tool      // further system paths that exist
+	Home        string      // as the caller names it, where it can be private
 	HomeReal    string      // without symlinks
 	Workdir     string      // without symlinks
 	ToolRoots   []Tool      // toolchains on PATH outside the system directories
@@ -57,16 +57,16 @@ type FactsRequest struct {
 
 // systemTop are the directories of / that hold programs and their data.
 var systemTop = map[string]bool{
-	"bin": true, "sbin": true, "lib": true, "lib32": true, "lib64": true, "libx32": true,
-	"usr": true, "opt": true, "nix": true, "gnu": true,
+	"bin": true, "sbin": true, "lib": true, "lib32": true, "lib64": true, "libx32": true, "usr": true, "opt": true,
 }
 
-// optionalSystem are paths outside those directories that programs read.
-var optionalSystem = []string{"/var/lib/dpkg", "/sys/devices/system/cpu"}
+// optionalSystem are paths outside those directories that programs read. Of /nix
+// and /gnu only the stores: beside them lie the daemons' sockets.
+var optionalSystem = []string{"/var/lib/dpkg", "/sys/devices/system/cpu", "/nix/store", "/gnu/store"}
 
 // ReadFacts looks at the host. It follows no symlink below the working directory.
 func ReadFacts(r FactsRequest) (Facts, error) {
-	f := Facts{Home: path.Clean(r.Home)}
+	f := Facts{Home: privateHome(r.Home)}
 	var err error
 	if f.Workdir, err = filepath.EvalSymlinks(r.Workdir); err != nil {
 		return f, fmt.Errorf("finding the working directory: %w", err)
@@ -78,8 +78,8 @@ func ReadFacts(r FactsRequest) (Facts, error) {
 		return f, err
 	}
 	for _, p := range optionalSystem {
-		if isDirectory(p) {
-			f.System = append(f.System, p)
+		if source, err := filepath.EvalSymlinks(p); err == nil {
+			f.System = append(f.System, Tool{Source: source, Target: p})
 		}
 	}
 	f.ToolRoots, f.Credentials = readTools(f, r.Path)
@@ -90,6 +90,19 @@ func ReadFacts(r FactsRequest) (Facts, error) {
 	f.Passwd, f.Group, f.Nsswitch = readText("/etc/passwd"), readText("/etc/group"), readText("/etc/nsswitch.conf")
 	return f, nil
 }
+
+// privateHome is where the private home directory lies: where the caller's is, but
+// never over a directory that the system needs.
+func privateHome(home string) string {
+	home = path.Clean(home)
+	if top := strings.TrimPrefix(home, "/"); path.IsAbs(home) && top != "" && !systemTop[top] && !occupied[top] {
+		return home
+	}
+	return "/home/sbx"
+}
+
+// occupied are directories of / that the mount tree fills itself.
+var occupied = map[string]bool{"dev": true, "etc": true, "proc": true, "run": true, "sys": true, "tmp": true, "var": true, "home": true}
 
 func readTop() ([]TopEntry, error) {
 	entries, err := os.ReadDir("/")

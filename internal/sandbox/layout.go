@@ -94,7 +94,7 @@ func systemEntries(f Facts) (tree []Entry) {
 		tree = append(tree, Entry{Kind: Bind, Source: "/" + t.Name, Target: "/" + t.Name})
 	}
 	for _, p := range f.System {
-		tree = append(tree, Entry{Kind: Bind, Source: p, Target: p})
+		tree = append(tree, Entry{Kind: Bind, Source: p.Source, Target: p.Target})
 	}
 	return tree
 }
@@ -109,7 +109,7 @@ func workdirEntries(f Facts, r LayoutRequest) []Entry {
 	for _, p := range f.Protected {
 		at := path.Join(f.Workdir, p.Path)
 		tree = append(tree, Entry{
-			Kind: Bind, Source: at, Target: at, Beneath: f.Workdir, Owned: true, Writable: p.Pin && !r.ReadOnly,
+			Kind: Bind, Source: at, Target: at, Owned: true, Writable: p.Pin && !r.ReadOnly,
 		})
 	}
 	for _, h := range r.Hidden {

@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "rewrite golden files")
 func exampleFacts() Facts {
 	return Facts{
 		Top:    []TopEntry{{"bin", "usr/bin"}, {"lib", "usr/lib"}, {"opt", ""}, {"usr", ""}},
-		System: []string{"/var/lib/dpkg"},
+		System: []Tool{{"/var/lib/dpkg", "/var/lib/dpkg"}},
 		Home:   "/home/ann", HomeReal: "/home/ann", Workdir: "/home/ann/src/app",
 		ToolRoots:   []Tool{{"/home/ann/.cargo", "/home/ann/.cargo"}},
 		Credentials: []string{"/home/ann/.cargo/credentials.toml"},
@@ -184,6 +184,17 @@ func TestWorktreeLinkCountsOnlyWithItsLinkBack(t *testing.T) {
 	write(tree+"/.git", "gitdir: "+private+"\n")
 	if got := readGitDirs(tree); got != nil {
 		t.Errorf("a forged link shows %v", got)
+	}
+}
+
+func TestPrivateHomeNeverCoversTheSystem(t *testing.T) {
+	for home, want := range map[string]string{
+		"/home/ann": "/home/ann", "/root": "/root", "/": "/home/sbx", "/usr": "/home/sbx", "/etc/": "/home/sbx",
+		"/var": "/home/sbx", "/tmp": "/home/sbx", "": "/home/sbx", "relative": "/home/sbx", "/var/www": "/var/www", "/home": "/home/sbx",
+	} {
+		if got := privateHome(home); got != want {
+			t.Errorf("HOME=%q: %s, want %s", home, got, want)
+		}
 	}
 }
 

@@ -25,7 +25,6 @@ type Entry struct {
 	Target   string            `json:"target"`
 	Writable bool              `json:"writable,omitempty"` // Bind: else read-only
 	Owned    bool              `json:"owned,omitempty"`    // Tmpfs: the command's; Bind: the caller's files are the command's (idmapped as root)
-	Beneath  string            `json:"beneath,omitempty"`  // Bind: Source is a path below this directory, resolved without symlinks
 	Mode     uint32            `json:"mode,omitempty"`
 	Files    map[string]string `json:"files,omitempty"` // Etc: path below /etc to content; a leading "-> " makes it a symlink
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -259,26 +258,7 @@ func (b *builder) source(e Entry) (int, error) {
 	if fd, ok := b.later[e.Source]; ok {
 		return fd, nil
 	}
-	if e.Beneath == "" {
-		return openTree(e.Source)
-	}
-	dir, err := unix.Open(e.Beneath, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	defer unix.Close(dir)
-	inner, err := filepath.Rel(e.Beneath, e.Source)
-	if err != nil {
-		return -1, err
-	}
-	fd, err := unix.Openat2(dir, inner, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
-	})
-	if err != nil {
-		return -1, err
-	}
-	defer unix.Close(fd)
-	return unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
+	return openTree(e.Source)
 }
 
 // prepareTarget makes a mount point where the tree is still ours to write.
@@ -420,9 +400,17 @@ func (b *builder) mkdirAll(dir string) error {
 	return nil
 }
 
+// openTree detaches a copy of a mount tree. The path was resolved before; a symlink
+// that stands in it now was put there since, and is refused.
 func openTree(source string) (int, error) {
-	return unix.OpenTree(unix.AT_FDCWD, source,
-		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_SYMLINK_NOFOLLOW)
+	fd, err := unix.Openat2(unix.AT_FDCWD, source, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,
+	})
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fd)
+	return unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
 }
 
 func attach(fd int, at string) error {
