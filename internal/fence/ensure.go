@@ -29,9 +29,6 @@ const (
 	bundlePath = "/run/sbx/bundle.pem"
 )
 
-// hostname is what the command's machine is called.
-const hostname = "sbx"
-
 // ensure makes everything at the floor: ticket, records, sandbox, network. The
 // runner gets its specification as early as possible: starting the container takes
 // longer than all the rest, which is made meanwhile.
@@ -144,9 +141,9 @@ func (f *fence) searchPath() string {
 // describe is the specification that follows from what was looked at.
 func (f *fence) describe(facts sandbox.Facts, who identity, caches []sandbox.Cache) sandbox.Spec {
 	return sandbox.Spec{
-		Run: f.id, Hostname: hostname, UID: who.uid, GID: who.gid, Mapping: who.mapping,
+		Run: f.id, UID: who.uid, GID: who.gid, Mapping: who.mapping,
 		Tree: sandbox.Layout(facts, sandbox.LayoutRequest{
-			UID: who.uid, GID: who.gid, User: who.name, Shell: who.shell, Hostname: hostname, ReadOnly: f.o.ReadOnly,
+			UID: who.uid, GID: who.gid, User: who.name, Shell: who.shell, Hostname: sandbox.Hostname, ReadOnly: f.o.ReadOnly,
 			Resolver: netns.AddressV4.String(), Bundle: bundlePath, Caches: caches, Hidden: f.hidden(), Files: f.derived.Files,
 		}),
 		Workdir: sandbox.Workdir(facts), Argv: f.o.Argv, Env: f.environment(facts, who),

@@ -45,7 +45,7 @@ type specMessage struct {
 func Runner(self stage.Self) int {
 	// The init's death signal is bound to this thread.
 	runtime.LockOSThread()
-	r := &runner{conn: handshake.New(self.Socket)}
+	r := &runner{self: self, conn: handshake.New(self.Socket)}
 	if err := r.run(); err != nil {
 		if !errors.Is(err, handshake.ErrClosed) {
 			_ = r.conn.Send("failed", failure(err))
@@ -76,6 +76,7 @@ func failure(err error) handshake.Failure {
 }
 
 type runner struct {
+	self      stage.Self
 	conn      *handshake.Conn
 	container *sandbox.Container
 	kill      sync.Once
@@ -84,12 +85,16 @@ type runner struct {
 func (r *runner) run() error {
 	filter := async(sandbox.CompileFilter)
 	network := async(r.openNetwork)
+	builder, err := r.prepare()
+	if err != nil {
+		return err
+	}
 	var m specMessage
 	received, err := r.conn.Expect(msgSpec, &m)
 	if err != nil {
 		return err
 	}
-	if err := r.start(m, received); err != nil {
+	if err := r.start(builder, m, received); err != nil {
 		return err
 	}
 	for _, f := range received {
@@ -125,17 +130,32 @@ func (r *runner) openNetwork() (struct{}, error) {
 	return struct{}{}, r.conn.Send(msgListeners, nil, files.All()...)
 }
 
-func (r *runner) start(m specMessage, received []*os.File) error {
+// prepare makes what every sandbox has, while the specification is on its way.
+func (r *runner) prepare() (*sandbox.Builder, error) {
+	var mapping *sandbox.Mapping
+	if r.self.Privileged {
+		m, err := sandbox.HostMapping(r.self.UID, r.self.GID)
+		if err != nil {
+			return nil, &step{"mapping", err}
+		}
+		mapping = m
+	}
+	b, err := sandbox.Prepare(mapping, async(func() (*os.File, error) { return openIDMap(mapping) }))
+	if err != nil {
+		return nil, &step{"prepare", err}
+	}
+	return b, nil
+}
+
+func (r *runner) start(b *sandbox.Builder, m specMessage, received []*os.File) error {
 	stdio, err := arrange(received, m.Pipes)
 	if err != nil {
 		return err
 	}
-	idmap := async(func() (*os.File, error) { return openIDMap(m.Spec.Mapping) })
-	if err := sandbox.BuildTree(m.Spec, idmap); err != nil {
+	if err := b.Build(m.Spec); err != nil {
 		return &step{"mount-tree", err}
 	}
-	r.container, err = sandbox.StartContainer(m.Spec, stdio)
-	if err != nil {
+	if r.container, err = b.Start(stdio); err != nil {
 		return &step{"container", err}
 	}
 	return nil

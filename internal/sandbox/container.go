@@ -23,16 +23,19 @@ func Reexec() {
 	}
 }
 
-// containerConfig is the libcontainer configuration of a specification. The tree,
+// Hostname is what every sandbox is called inside.
+const Hostname = "sbx"
+
+// containerConfig is the libcontainer configuration of every sandbox. The tree,
 // the network and the second user namespace are not libcontainer's.
-func containerConfig(s Spec) *configs.Config {
+func containerConfig(m *Mapping) *configs.Config {
 	// Kept until the init has made the second user namespace, where it is dropped.
 	setfcap := []string{"CAP_SETFCAP"}
 	c := &configs.Config{
 		Rootfs:          rootDir,
 		RootlessCgroups: true,
 		NoNewPrivileges: true,
-		Hostname:        s.Hostname,
+		Hostname:        Hostname,
 		Capabilities:    &configs.Capabilities{Bounding: setfcap, Effective: setfcap, Permitted: setfcap},
 		Cgroups:         &cgroups.Cgroup{Name: "sbx", Rootless: true, Resources: &cgroups.Resources{}},
 		Namespaces: configs.Namespaces{
@@ -50,7 +53,7 @@ func containerConfig(s Spec) *configs.Config {
 		},
 		ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
 	}
-	if m := s.Mapping; m != nil {
+	if m != nil {
 		c.Namespaces = append(c.Namespaces, configs.Namespace{Type: configs.NEWUSER})
 		c.UIDMappings = []configs.IDMap{{ContainerID: 0, HostID: int64(m.KUID), Size: 1}}
 		c.GIDMappings = []configs.IDMap{{ContainerID: 0, HostID: int64(m.KGID), Size: 1}}
@@ -66,23 +69,35 @@ type Container struct {
 	pid       int
 }
 
-// StartContainer starts the container up to its init, which waits for a plan. The
-// calling goroutine must be locked to a thread that outlives the container: the
-// init dies with that thread. stdio may hold nil where the init opens its own.
-func StartContainer(s Spec, stdio [3]*os.File) (*Container, error) {
+func (b *Builder) create() (err error) {
+	if b.container, err = libcontainer.Create(stateDir, "sbx", containerConfig(b.mapping)); err != nil {
+		return fmt.Errorf("creating the container: %w", err)
+	}
+	return nil
+}
+
+// Start starts the container up to its init, which waits for a plan. The calling
+// goroutine must be locked to a thread that outlives the container: the init dies
+// with that thread. stdio may hold nil where the init opens its own.
+func (b *Builder) Start(stdio [3]*os.File) (*Container, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("making the init's control socket: %w", err)
 	}
 	control, theirs := os.NewFile(uintptr(fds[0]), "init"), os.NewFile(uintptr(fds[1]), "control")
 	defer theirs.Close()
-	c, err := libcontainer.Create(stateDir, "sbx", containerConfig(s))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("creating container %s: %w", s.Run, err), control.Close())
+	c := &Container{container: b.container, process: initProcess(stdio, theirs), control: control}
+	if err := c.start(); err != nil {
+		return nil, errors.Join(err, control.Close())
 	}
+	return c, nil
+}
+
+func initProcess(stdio [3]*os.File, control *os.File) *libcontainer.Process {
 	p := &libcontainer.Process{
-		Args: []string{initPath}, Env: []string{"PATH=/"}, Cwd: "/", Init: true, ExtraFiles: []*os.File{theirs},
+		Args: []string{initPath}, Env: []string{"PATH=/"}, Cwd: "/", Init: true, ExtraFiles: []*os.File{control},
 	}
+	// A nil *os.File in an interface would not be nil.
 	if stdio[0] != nil {
 		p.Stdin = stdio[0]
 	}
@@ -92,17 +107,20 @@ func StartContainer(s Spec, stdio [3]*os.File) (*Container, error) {
 	if stdio[2] != nil {
 		p.Stderr = stdio[2]
 	}
-	if err := c.Start(p); err != nil {
-		return nil, errors.Join(fmt.Errorf("starting container %s: %w", s.Run, err), control.Close())
+	return p
+}
+
+func (c *Container) start() (err error) {
+	if err := c.container.Start(c.process); err != nil {
+		return fmt.Errorf("starting the container: %w", err)
 	}
-	if err := c.Exec(); err != nil {
-		return nil, errors.Join(fmt.Errorf("starting the init of container %s: %w", s.Run, err), control.Close())
+	if err := c.container.Exec(); err != nil {
+		return fmt.Errorf("starting the container's init: %w", err)
 	}
-	pid, err := p.Pid()
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("finding the init of container %s: %w", s.Run, err), control.Close())
+	if c.pid, err = c.process.Pid(); err != nil {
+		return fmt.Errorf("finding the container's init: %w", err)
 	}
-	return &Container{container: c, process: p, control: control, pid: pid}, nil
+	return nil
 }
 
 // PID is the init's pid in the runner's pid namespace.

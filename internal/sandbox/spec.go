@@ -51,17 +51,16 @@ type Probe struct {
 
 // Spec is everything that the runner needs to start one command.
 type Spec struct {
-	Run      string   `json:"run"`
-	Hostname string   `json:"hostname"`
-	UID      uint32   `json:"uid"` // what the command sees
-	GID      uint32   `json:"gid"`
-	Mapping  *Mapping `json:"mapping,omitempty"` // as root only
-	Tree     []Entry  `json:"tree"`
-	Workdir  string   `json:"workdir"`
-	Argv     []string `json:"argv"`
-	Env      []string `json:"env"`
-	Stdio    Stdio    `json:"stdio"`
-	Probe    Probe    `json:"probe"`
+	Run     string   `json:"run"`
+	UID     uint32   `json:"uid"` // what the command sees
+	GID     uint32   `json:"gid"`
+	Mapping *Mapping `json:"mapping,omitempty"` // as root only; must be what the runner prepared
+	Tree    []Entry  `json:"tree"`
+	Workdir string   `json:"workdir"`
+	Argv    []string `json:"argv"`
+	Env     []string `json:"env"`
+	Stdio   Stdio    `json:"stdio"`
+	Probe   Probe    `json:"probe"`
 }
 
 // Mapping is how a run that root started keeps away from root: the command is

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/runc/libcontainer"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,28 +29,39 @@ const (
 // ErrNotIDMappable means that a directory's file system cannot show its files as another owner's.
 var ErrNotIDMappable = errors.New("the file system cannot be idmapped")
 
-// builder makes one mount tree. Nothing hostile runs yet, but the project's own
-// files may have been arranged by an earlier run.
-type builder struct {
-	spec  Spec
-	idmap func() (*os.File, error) // for Owned binds, as root only
-	made  map[string]bool
-	later map[string]int // detached mounts that were taken before scratch covered them
+// Builder makes one sandbox, in the runner's own mount namespace. What does not
+// depend on the run is made by Prepare, while the specification is on its way.
+// Nothing hostile runs yet, but the project's own files may have been arranged by
+// an earlier run.
+type Builder struct {
+	mapping   *Mapping
+	idmap     func() (*os.File, error)
+	container *libcontainer.Container
+	made      map[string]bool
+	system    map[string]int // detached mounts of /sys, taken before scratch covers it
 }
 
-// BuildTree makes the mount tree of spec below rootDir. The caller's mount
-// namespace must be private. idmap is asked for the user namespace of idmapped
-// mounts where the specification has a mapping.
-func BuildTree(spec Spec, idmap func() (*os.File, error)) error {
-	b := &builder{spec: spec, idmap: idmap, made: map[string]bool{}, later: map[string]int{}}
+// Prepare makes the empty root, the place of the init and the container's
+// configuration. The caller's mount namespace must be private. mapping, as root
+// only, is who the command will be; idmap opens its user namespace for idmapped mounts.
+func Prepare(mapping *Mapping, idmap func() (*os.File, error)) (*Builder, error) {
+	b := &Builder{mapping: mapping, idmap: idmap, made: map[string]bool{}, system: map[string]int{}}
 	if err := b.takeSystemFiles(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := b.prepareScratch(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := b.placeInit(); err != nil {
-		return err
+		return nil, err
+	}
+	return b, b.create()
+}
+
+// Build makes the mount tree of a specification below the root.
+func (b *Builder) Build(spec Spec) error {
+	if (spec.Mapping == nil) != (b.mapping == nil) || spec.Mapping != nil && *spec.Mapping != *b.mapping {
+		return errors.New("building the mount tree: the ids of the command changed while the sandbox was prepared")
 	}
 	for _, e := range spec.Tree {
 		if err := b.add(e); err != nil {
@@ -60,23 +72,26 @@ func BuildTree(spec Spec, idmap func() (*os.File, error)) error {
 }
 
 // takeSystemFiles detaches what is needed of /sys before scratch covers it.
-func (b *builder) takeSystemFiles() error {
-	for _, e := range b.spec.Tree {
-		if e.Kind != Bind || !strings.HasPrefix(e.Source, "/sys/") {
+func (b *Builder) takeSystemFiles() error {
+	for _, source := range optionalSystem {
+		if !strings.HasPrefix(source, "/sys/") {
 			continue
 		}
-		fd, err := openTree(e.Source)
-		if err != nil {
-			return fmt.Errorf("opening %s: %w", e.Source, err)
+		fd, err := openTree(source)
+		if errors.Is(err, unix.ENOENT) {
+			continue
 		}
-		b.later[e.Source] = fd
+		if err != nil {
+			return fmt.Errorf("opening %s: %w", source, err)
+		}
+		b.system[source] = fd
 	}
 	return nil
 }
 
 // prepareScratch covers /sys. On cgroup v1 the controllers' directories stay
 // visible but empty: libcontainer then makes none, which costs half its start.
-func (b *builder) prepareScratch() error {
+func (b *Builder) prepareScratch() error {
 	unified := -1
 	var fs unix.Statfs_t
 	if unix.Statfs(cgroupDir, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
@@ -121,7 +136,7 @@ func emptyControllers() error {
 
 // placeInit puts this binary where the container finds its init, on a mount of
 // its own: files of the run come later, and the command only sees it read-only.
-func (b *builder) placeInit() error {
+func (b *Builder) placeInit() error {
 	for _, dir := range []string{"/proc", path.Dir(initPath)} {
 		if err := b.mkdirAll(dir); err != nil {
 			return err
@@ -186,7 +201,7 @@ func openSelf() (int, error) {
 	return fd, nil
 }
 
-func (b *builder) add(e Entry) error {
+func (b *Builder) add(e Entry) error {
 	switch e.Kind {
 	case Directory:
 		return b.mkdirAll(e.Target)
@@ -214,18 +229,18 @@ func (b *builder) add(e Entry) error {
 	return fmt.Errorf("unknown kind %q", e.Kind)
 }
 
-func (b *builder) tmpfs(e Entry) error {
+func (b *Builder) tmpfs(e Entry) error {
 	if err := b.mkdirAll(e.Target); err != nil {
 		return err
 	}
 	options := fmt.Sprintf("mode=%o", e.Mode)
-	if e.Owned && b.spec.Mapping != nil {
-		options += fmt.Sprintf(",uid=%d,gid=%d", b.spec.Mapping.KUID, b.spec.Mapping.KGID)
+	if e.Owned && b.mapping != nil {
+		options += fmt.Sprintf(",uid=%d,gid=%d", b.mapping.KUID, b.mapping.KGID)
 	}
 	return mount("sbx", rootDir+e.Target, "tmpfs", tmpfsOptions, options)
 }
 
-func (b *builder) bind(e Entry) error {
+func (b *Builder) bind(e Entry) error {
 	fd, err := b.source(e)
 	if err != nil {
 		return err
@@ -242,7 +257,7 @@ func (b *builder) bind(e Entry) error {
 	if !e.Writable {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
-	if e.Owned && b.spec.Mapping != nil {
+	if e.Owned && b.mapping != nil {
 		owner, err := b.idmap()
 		if err != nil {
 			return errors.Join(fmt.Errorf("making a user namespace for idmapped mounts: %w", err), unix.Close(fd))
@@ -254,15 +269,15 @@ func (b *builder) bind(e Entry) error {
 }
 
 // source detaches a copy of what is to be bound.
-func (b *builder) source(e Entry) (int, error) {
-	if fd, ok := b.later[e.Source]; ok {
+func (b *Builder) source(e Entry) (int, error) {
+	if fd, ok := b.system[e.Source]; ok {
 		return fd, nil
 	}
 	return openTree(e.Source)
 }
 
 // prepareTarget makes a mount point where the tree is still ours to write.
-func (b *builder) prepareTarget(target string, dir bool) error {
+func (b *Builder) prepareTarget(target string, dir bool) error {
 	if dir {
 		return b.mkdirAll(target)
 	}
@@ -277,7 +292,7 @@ func (b *builder) prepareTarget(target string, dir bool) error {
 }
 
 // place changes a detached mount and attaches it, never through a symlink.
-func (b *builder) place(fd int, target string, attr *unix.MountAttr) error {
+func (b *Builder) place(fd int, target string, attr *unix.MountAttr) error {
 	defer unix.Close(fd)
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
 		if attr.Attr_set&unix.MOUNT_ATTR_IDMAP != 0 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM)) {
@@ -288,7 +303,7 @@ func (b *builder) place(fd int, target string, attr *unix.MountAttr) error {
 	return b.attachBelowRoot(fd, target)
 }
 
-func (b *builder) attachBelowRoot(fd int, target string) error {
+func (b *Builder) attachBelowRoot(fd int, target string) error {
 	root, err := unix.Open(rootDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -308,7 +323,7 @@ func (b *builder) attachBelowRoot(fd int, target string) error {
 }
 
 // mask hides an existing file or directory.
-func (b *builder) mask(e Entry) error {
+func (b *Builder) mask(e Entry) error {
 	source := emptyFile
 	if info, err := os.Lstat(rootDir + e.Target); err != nil {
 		return err
@@ -325,7 +340,7 @@ func (b *builder) mask(e Entry) error {
 // etc lays files over the host's /etc in one read-only overlay without an upper
 // directory: links, dangling ones too, are replaced where they stand, and nothing
 // of the host is touched.
-func (b *builder) etc(e Entry) error {
+func (b *Builder) etc(e Entry) error {
 	if err := b.mkdirAll(e.Target); err != nil {
 		return err
 	}
@@ -348,7 +363,7 @@ func (b *builder) etc(e Entry) error {
 	return mount("etc", rootDir+e.Target, "overlay", tmpfsOptions|unix.MS_RDONLY, "lowerdir="+etcLayer+":"+e.Source)
 }
 
-func (b *builder) dev() error {
+func (b *Builder) dev() error {
 	dev := rootDir + "/dev"
 	if err := b.mkdirAll("/dev"); err != nil {
 		return err
@@ -386,7 +401,7 @@ func (b *builder) dev() error {
 }
 
 // mkdirAll makes a directory and its parents inside the tree.
-func (b *builder) mkdirAll(dir string) error {
+func (b *Builder) mkdirAll(dir string) error {
 	if dir == "/" || dir == "." || b.made[dir] {
 		return nil
 	}
