@@ -531,8 +531,11 @@ func TestBypass49_CopyFollowsNoLinkAndHoldsTheDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(run.Finish(event.Receipt{}), run.CopyTo(target)); err != nil {
+	if err := run.Finish(event.Receipt{}); err != nil {
 		t.Fatal(err)
+	}
+	if err := run.CopyTo(target); err == nil {
+		t.Error("the path leads elsewhere now, and nobody was told")
 	}
 	if text, _ := os.ReadFile(secret); string(text) != "precious" {
 		t.Errorf("the copy wrote through a link: %q", text)
@@ -549,6 +552,31 @@ func TestBypass49_CopyFollowsNoLinkAndHoldsTheDirectory(t *testing.T) {
 		t.Errorf("copied (-want +got):\n%s %v", diff, err)
 	}
 	readReceipt(t, held)
+}
+
+func TestWriteReplacesWhatTheCommandPlanted(t *testing.T) {
+	base := t.TempDir()
+	target, err := HoldTarget(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.Close()
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := errors.Join(os.WriteFile(secret, []byte("precious"), 0o600), os.Symlink(secret, filepath.Join(base, "outcome.json"))); err != nil {
+		t.Fatal(err)
+	}
+	if has, err := target.Has("outcome.json"); err != nil || !has {
+		t.Errorf("the planted link is there: %v %v", has, err)
+	}
+	if err := target.Write("outcome.json", []byte("true")); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(base, "outcome.json")); err != nil || string(text) != "true" {
+		t.Errorf("got %q, %v", text, err)
+	}
+	if text, _ := os.ReadFile(secret); string(text) != "precious" {
+		t.Errorf("written through the link: %q", text)
+	}
 }
 
 func TestHoldTargetRefusesLinks(t *testing.T) {

@@ -1,6 +1,8 @@
 package artifact
 
 import (
+	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +25,10 @@ type Target struct {
 // HoldTarget opens the directory, making what is missing with mode 0700. No
 // component that the caller named may be a symbolic link: one planted by an
 // earlier run would lead sbx to write where it points.
-func HoldTarget(path string) (*Target, error) {
+func HoldTarget(path string) (*Target, error) { return walk(path, enter) }
+
+// walk opens the path one component at a time.
+func walk(path string, step func(*os.File, string) (*os.File, error)) (*Target, error) {
 	clean := filepath.Clean(path)
 	start, rest := ".", clean
 	if filepath.IsAbs(clean) {
@@ -37,7 +42,7 @@ func HoldTarget(path string) (*Target, error) {
 		if part == "" || part == "." {
 			continue
 		}
-		next, err := enter(dir, part)
+		next, err := step(dir, part)
 		dir.Close()
 		if err != nil {
 			return nil, fmt.Errorf("opening artifacts directory %s at %q: %w", path, part, err)
@@ -49,14 +54,19 @@ func HoldTarget(path string) (*Target, error) {
 
 // enter opens the child directory, making it if it is missing.
 func enter(dir *os.File, part string) (*os.File, error) {
-	fd := int(dir.Fd())
-	next, err := openDir(fd, part)
-	if errors.Is(err, unix.ENOENT) {
-		if err := unix.Mkdirat(fd, part, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-			return nil, err
-		}
-		next, err = openDir(fd, part)
+	next, err := openChild(dir, part)
+	if !errors.Is(err, unix.ENOENT) {
+		return next, err
 	}
+	if err := unix.Mkdirat(int(dir.Fd()), part, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, err
+	}
+	return openChild(dir, part)
+}
+
+// openChild opens an existing child directory.
+func openChild(dir *os.File, part string) (*os.File, error) {
+	next, err := openDir(int(dir.Fd()), part)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return nil, fmt.Errorf("%w: it is a symbolic link or no directory; name the real path", fs.ErrInvalid)
 	}
@@ -77,16 +87,58 @@ func (t *Target) Path() string { return t.path }
 // Close releases the directory.
 func (t *Target) Close() error { return t.dir.Close() }
 
+// Verify returns an error unless the path still leads to the held directory,
+// without symbolic links. What a command could move away or put in its place would
+// be taken for the run's own records by whoever reads the path.
+func (t *Target) Verify() error {
+	again, err := walk(t.path, openChild)
+	if err != nil {
+		return fmt.Errorf("finding %s again: %w", t.path, err)
+	}
+	defer again.Close()
+	held, err := t.dir.Stat()
+	if err != nil {
+		return fmt.Errorf("looking at %s: %w", t.path, err)
+	}
+	found, err := again.dir.Stat()
+	if err != nil {
+		return fmt.Errorf("looking at %s: %w", t.path, err)
+	}
+	if !os.SameFile(held, found) {
+		return fmt.Errorf("finding %s again: another directory was put in its place", t.path)
+	}
+	return nil
+}
+
+// Write makes or replaces one file of the held directory and verifies that the
+// path leads to it. Links are replaced, never followed.
+func (t *Target) Write(name string, content []byte) error {
+	if err := t.replace(name, bytes.NewReader(content)); err != nil {
+		return fmt.Errorf("writing %s into %s: %w", name, t.path, err)
+	}
+	return t.Verify()
+}
+
+// Has reports whether the held directory has an entry of that name.
+func (t *Target) Has(name string) (bool, error) {
+	var stat unix.Stat_t
+	err := unix.Fstatat(int(t.dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // CopyTo copies the run's files into the held directory. It must be called
 // after Finish, when every process of the run is dead. Files of the same name
-// are replaced, links among them too and never what they point to.
+// are replaced, links among them too and never what they point to. It ends with Verify.
 func (r *Run) CopyTo(t *Target) error {
 	for _, name := range []string{RequestsFile, DenialsFile, OutputFile, ReceiptFile} {
 		if err := r.copyFile(t, name); err != nil {
 			return fmt.Errorf("copying %s to %s: %w", name, t.path, err)
 		}
 	}
-	return nil
+	return t.Verify()
 }
 
 func (r *Run) copyFile(t *Target, name string) error {
@@ -95,13 +147,18 @@ func (r *Run) copyFile(t *Target, name string) error {
 		return err
 	}
 	defer src.Close()
-	fd, temporary := int(t.dir.Fd()), ".sbx-"+r.id+"-"+name
+	return t.replace(name, src)
+}
+
+// replace writes a new file and renames it over the name.
+func (t *Target) replace(name string, from io.Reader) error {
+	fd, temporary := int(t.dir.Fd()), ".sbx-"+rand.Text()
 	out, err := unix.Openat(fd, temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
 	dst := os.NewFile(uintptr(out), temporary)
-	_, err = io.Copy(dst, src)
+	_, err = io.Copy(dst, from)
 	if err = errors.Join(err, dst.Close()); err == nil {
 		err = unix.Renameat(fd, temporary, fd, name)
 	}

@@ -132,9 +132,14 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 	f := fence.Options{
 		Self: e.build.Self, Argv: argv, Workdir: dir, ReadOnly: o.readOnly, Env: e.env,
 		Extra: append(inheritable(c.EnvAllow.V), o.env...), Timeout: o.timeout, Grace: o.grace, NoTTY: o.noTTY, NoCache: o.noCache,
-		StateDir: state, Artifacts: o.artifacts, Consumer: o.who(), Version: e.build.Version,
+		StateDir: state, Consumer: o.who(), Version: e.build.Version,
 		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,
 		Derive: func(context.Context) (fence.Derived, error) { return o.derive(e, c, dir) },
+	}
+	if o.artifacts != "" {
+		if f.Artifacts, err = filepath.Abs(o.artifacts); err != nil {
+			return fence.Options{}, fmt.Errorf("finding --artifacts %s: %w", o.artifacts, err)
+		}
 	}
 	if o.json {
 		f.Stdout = e.stderr
@@ -223,7 +228,7 @@ func addClient(d *fence.Derived, endpoints *registry.Resolver, ecosystem string)
 }
 
 // conclude says what is left to say and maps the outcome to the exit status.
-func (o *execOptions) conclude(e *environment, c config.Config, out fence.Outcome, outcome *os.File) error {
+func (o *execOptions) conclude(e *environment, c config.Config, out fence.Outcome, outcome *outcomeFile) error {
 	e.say.Release()
 	if !o.quiet && c.Summary.V {
 		e.say.Summary(report.Summarise(out.Receipt.Run, out.Dir, out.Denials, summaryRows))

@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"path/filepath"
 
+	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/profile"
@@ -24,24 +25,40 @@ type outcomeJSON struct {
 	Receipt   event.Receipt  `json:"receipt"`
 }
 
-// openOutcome makes the file before anything runs: what cannot be reported must
-// not happen, and the command cannot have put a link in its place.
-func openOutcome(name string) (*os.File, error) {
+// outcomeFile is where --outcome goes: a directory held from before the command
+// ran, and a name in it.
+type outcomeFile struct {
+	dir  *artifact.Target
+	name string
+}
+
+// openOutcome holds the place before anything runs. The file itself is made when
+// every process is dead: until then the command could write it, too.
+func openOutcome(name string) (*outcomeFile, error) {
 	if name == "" {
 		return nil, nil //nolint:nilnil // not asked for
 	}
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:forbidigo // a new file where the caller says
-	if errors.Is(err, os.ErrExist) {
-		return nil, &usageError{fmt.Sprintf("--outcome %s exists already", name), "name a new file, or remove the old one"}
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return nil, fmt.Errorf("finding --outcome %s: %w", name, err)
+	}
+	dir, err := artifact.HoldTarget(filepath.Dir(abs))
+	if err != nil {
+		return nil, err
+	}
+	f := &outcomeFile{dir: dir, name: filepath.Base(abs)}
+	exists, err := dir.Has(f.name)
+	if err == nil && exists {
+		err = &usageError{fmt.Sprintf("--outcome %s exists already", name), "name a new file, or remove the old one"}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("making the outcome file: %w", err)
+		return nil, errors.Join(err, dir.Close())
 	}
 	return f, nil
 }
 
 // write hands the outcome to machines.
-func (o *execOptions) write(e *environment, out fence.Outcome, file *os.File) error {
+func (o *execOptions) write(e *environment, out fence.Outcome, file *outcomeFile) error {
 	if !o.json && file == nil {
 		return nil
 	}
@@ -59,9 +76,9 @@ func (o *execOptions) write(e *environment, out fence.Outcome, file *os.File) er
 	}
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err == nil {
-		_, err = file.Write(append(text, '\n'))
+		err = file.dir.Write(file.name, append(text, '\n'))
 	}
-	if err := errors.Join(err, file.Close()); err != nil {
+	if err := errors.Join(err, file.dir.Close()); err != nil {
 		return fmt.Errorf("writing the outcome: %w", err)
 	}
 	return nil

@@ -82,7 +82,7 @@ func (f *fence) trust(runCA []byte) (map[string][]byte, error) {
 
 func (f *fence) openRecords() (err error) {
 	f.run, err = artifact.Open(artifact.Options{
-		StateDir: f.o.StateDir, RunID: f.id, Started: f.receipt, OnDenial: f.o.OnDenial,
+		StateDir: f.o.StateDir, RunID: f.id, Started: f.receipt, OnDenial: f.denied,
 	})
 	if err != nil {
 		return err
@@ -91,6 +91,21 @@ func (f *fence) openRecords() (err error) {
 		f.target, err = artifact.HoldTarget(f.o.Artifacts)
 	}
 	return err
+}
+
+// denied tells the caller of a new denial, unless the command has the terminal to
+// itself: then the line waits.
+func (f *fence) denied(d event.Denial) {
+	if f.o.OnDenial == nil {
+		return
+	}
+	if f.streams != nil && f.o.Busy != nil {
+		f.o.Busy(f.streams.Raw())
+	}
+	f.o.OnDenial(d)
+	if f.streams != nil && f.streams.InRawMode() {
+		_, _ = f.o.Stderr.WriteString("\r") // the terminal itself does not return the carriage now
+	}
 }
 
 // plan fills in the specification from the host's facts and the grant, and opens
