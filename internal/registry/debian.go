@@ -13,8 +13,8 @@ import (
 // debian reads apt's source lists in both of their forms (sources.list(5)).
 // Sources that are not fetched over http or https need no grant.
 func (r *Resolver) debian() (*answer, error) {
-	b := &builder{ecosystem: "debian"}
-	if r.operator(b) {
+	b, complete := r.begin("debian")
+	if complete {
 		return b.done()
 	}
 	paths, err := r.aptLists()

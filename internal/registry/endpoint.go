@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,11 +55,12 @@ func urlOf(e egress.Endpoint) string {
 type builder struct {
 	ecosystem string
 	answer    answer
-	err       error // the first one; later calls do nothing
+	operator  []string // roles that operator configuration fills: nothing else adds to them
+	err       error    // the first one; later calls do nothing
 }
 
 func (b *builder) add(role string, s setting) {
-	if b.err != nil {
+	if b.err != nil || slices.Contains(b.operator, role) {
 		return
 	}
 	e, err := endpoint(b.ecosystem, role, s)
@@ -76,8 +78,12 @@ func (b *builder) setenv(name, value string) {
 	b.answer.env = append(b.answer.env, grant.EnvVar{Name: name, Value: value})
 }
 
+// done puts the default index first; without one there is no answer.
 func (b *builder) done() (*answer, error) {
-	if b.err == nil && len(b.answer.endpoints) == 0 {
+	slices.SortStableFunc(b.answer.endpoints, func(x, y grant.Endpoint) int {
+		return cmp.Compare(min(len(x.Role), 1), min(len(y.Role), 1))
+	})
+	if b.err == nil && b.first() == "" {
 		b.err = ErrUnknown
 	}
 	return &b.answer, b.err
@@ -85,23 +91,30 @@ func (b *builder) done() (*answer, error) {
 
 // first returns the URL of the default index.
 func (b *builder) first() string {
-	if len(b.answer.endpoints) == 0 {
-		return ""
+	for _, e := range b.answer.endpoints {
+		if e.Role == "" {
+			return e.URL
+		}
 	}
-	return b.answer.endpoints[0].URL
+	return ""
 }
 
-// operator returns the settings of operator configuration. An entry is a URL, or
-// role=URL as in "checksums=https://sums.test" and "@scope=https://npm.test".
-func (r *Resolver) operator(b *builder) bool {
+// begin adds what operator configuration has. An entry is a URL, or role=URL as in
+// "checksums=https://sums.test" and "@scope=https://npm.test". With a default
+// index, that is all; otherwise the files tell the roles that are left.
+func (r *Resolver) begin(ecosystem string) (b *builder, complete bool) {
+	b = &builder{ecosystem: ecosystem}
+	var roles []string
 	for _, text := range r.opts.Operator[b.ecosystem] {
 		role, address, ok := strings.Cut(text, "=")
 		if !ok || strings.Contains(role, "/") {
 			role, address = "", text
 		}
 		b.add(role, setting{address, "operator configuration"})
+		roles = append(roles, role)
 	}
-	return len(r.opts.Operator[b.ecosystem]) > 0
+	b.operator = roles
+	return b, slices.Contains(roles, "") || b.err != nil
 }
 
 // clientVar returns a variable of the client when operator configuration lets those count.

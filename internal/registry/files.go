@@ -74,6 +74,10 @@ func (r *Resolver) resolve(path string) (string, error) {
 	for links := 0; len(rest) > 0; {
 		next := filepath.Join(done, rest[0])
 		rest = rest[1:]
+		if r.checked[next] {
+			done = next
+			continue
+		}
 		info, err := os.Lstat(r.opts.Root + next)
 		if err != nil {
 			return "", fmt.Errorf("resolving %s: %w", path, err)
@@ -82,7 +86,7 @@ func (r *Resolver) resolve(path string) (string, error) {
 			return "", err
 		}
 		if info.Mode()&fs.ModeSymlink == 0 {
-			done = next
+			done, r.checked[next] = next, info.IsDir()
 			continue
 		}
 		target, err := os.Readlink(r.opts.Root + next)
@@ -120,11 +124,20 @@ func (r *Resolver) forbidden(place string, info fs.FileInfo) bool {
 		if place == f || strings.HasPrefix(place, strings.TrimSuffix(f, "/")+"/") {
 			return true
 		}
-		if known, err := os.Stat(r.opts.Root + f); err == nil && os.SameFile(known, info) {
-			return true
+	}
+	return slices.ContainsFunc(r.writable, func(known fs.FileInfo) bool { return os.SameFile(known, info) })
+}
+
+// identify looks the forbidden paths up; what is not there cannot be reached by
+// another name either.
+func identify(opts Options) []fs.FileInfo {
+	var found []fs.FileInfo
+	for _, f := range opts.Forbidden {
+		if info, err := os.Stat(opts.Root + filepath.Clean(f)); err == nil {
+			found = append(found, info)
 		}
 	}
-	return false
+	return found
 }
 
 func (r *Resolver) checkUser(path, place string, info fs.FileInfo) error {

@@ -14,7 +14,7 @@ var goNames = []string{"GOPROXY", "GOSUMDB", "GOPRIVATE", "GONOPROXY", "GONOSUMD
 // golang reads the go command's settings in the order of their weight: the
 // user's go/env, then go.env of the toolchain.
 func (r *Resolver) golang() (*answer, error) {
-	b := &builder{ecosystem: "go"}
+	b, complete := r.begin("go")
 	settings := map[string]setting{}
 	for _, name := range goNames {
 		if v, ok := r.clientVar(name); ok {
@@ -25,9 +25,8 @@ func (r *Resolver) golang() (*answer, error) {
 		return nil, err
 	}
 	why := r.goRootFile(settings)
-	operator := r.operator(b)
 	switch {
-	case operator:
+	case complete:
 		settings["GOPROXY"] = setting{strings.Join(operatorProxies(b), ","), "operator configuration"}
 	case settings["GOPROXY"].value == "":
 		r.ask(b, why)

@@ -20,8 +20,8 @@ type npmSettings struct {
 // npm reads npm's files in the order of their weight: user, global, built-in.
 // https://docs.npmjs.com has the order under npmrc.
 func (r *Resolver) npm() (*answer, error) {
-	b := &builder{ecosystem: "npm"}
-	if !r.operator(b) {
+	b, complete := r.begin("npm")
+	if !complete {
 		s, err := r.npmFiles()
 		if err != nil {
 			return nil, err

@@ -16,9 +16,8 @@ type pipSettings struct {
 // python reads pip's files, user before global, and else the pair of index and
 // file host that pip's own source has as its default.
 func (r *Resolver) python() (*answer, error) {
-	b := &builder{ecosystem: "python"}
-	operator := r.operator(b)
-	if operator {
+	b, complete := r.begin("python")
+	if complete {
 		pipEnv(b, b.first()+"/simple/", nil)
 		return b.done()
 	}

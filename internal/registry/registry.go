@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"sync"
 
@@ -30,7 +31,7 @@ type Options struct {
 	Env map[string]string
 	// ClientEnvAllowed lets variables like npm_config_registry and GOPROXY count.
 	ClientEnvAllowed bool
-	// Root is put before every absolute path, "" for the real root; tests use it.
+	// Root is put before every absolute path: "" for the machine's own root.
 	Root string
 	// AskDefault asks a client for its built-in default where no file tells it;
 	// nil when there is nobody to ask. It returns URLs, the default index first.
@@ -56,14 +57,16 @@ type answer struct {
 // Resolver answers for one caller. It reads files at most once per ecosystem and
 // is safe for concurrent use.
 type Resolver struct {
-	opts    Options
-	mu      sync.Mutex
-	answers map[string]*answer
+	opts     Options
+	writable []fs.FileInfo // the identities of Options.Forbidden
+	mu       sync.Mutex
+	answers  map[string]*answer
+	checked  map[string]bool // directories that passed, by resolved path
 }
 
 // New makes a resolver; no file is read yet.
 func New(opts Options) *Resolver {
-	return &Resolver{opts: opts, answers: map[string]*answer{}}
+	return &Resolver{opts: opts, writable: identify(opts), answers: map[string]*answer{}, checked: map[string]bool{}}
 }
 
 // Endpoints returns the endpoints of an ecosystem, the default index first; it

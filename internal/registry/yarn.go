@@ -16,9 +16,9 @@ const yarnPrefix = 512 << 10
 // yarn reads the user's files of yarn's modern and classic lines. A yarn that is
 // not installed on the host, or that corepack brings, is told to ask npm's registry.
 func (r *Resolver) yarn() (*answer, error) {
-	b := &builder{ecosystem: "yarn"}
+	b, complete := r.begin("yarn")
 	classic := true
-	if !r.operator(b) {
+	if !complete {
 		found, err := r.yarnFiles()
 		if err != nil {
 			return nil, err
