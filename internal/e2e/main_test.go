@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/sbxtest"
 )
@@ -200,4 +202,14 @@ func pipe(t *testing.T) (reader, writer *os.File) {
 	}
 	t.Cleanup(func() { _ = reader.Close(); _ = writer.Close() })
 	return reader, writer
+}
+
+// owner is the user id that a file has on disk.
+func owner(t *testing.T, path string) int {
+	t.Helper()
+	var s unix.Stat_t
+	if err := unix.Lstat(path, &s); err != nil {
+		t.Fatalf("reading the owner of %s: %v", path, err)
+	}
+	return int(s.Uid)
 }

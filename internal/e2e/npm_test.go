@@ -43,8 +43,8 @@ func TestHostileInstallGivesNothingAway(t *testing.T) {
 		Files:   map[string]string{"attack.js": attack},
 	})
 	everyone(t, func(t *testing.T, who sbxtest.User) {
-		inHome(t, lab, who, ".npmrc", "registry=https://npm.test/\nallow-scripts=hostile\n")
-		lab.Write(who, "package.json", `{"name": "root", "version": "1.0.0", "dependencies": {"hostile": "1.0.0"}, "allowScripts": {"hostile": true}}`)
+		inHome(t, lab, who, ".npmrc", "registry=https://npm.test/\n")
+		lab.Write(who, "package.json", `{"name": "root", "version": "1.0.0", "dependencies": {"hostile": "1.0.0"}}`)
 		bare := func(args ...string) sbxtest.Result {
 			cmd := lab.Command(t, who, args...)
 			cmd.Env = append(cmd.Env, "NODE_EXTRA_CA_CERTS="+lab.CA(), "npm_config_audit=false", "npm_config_update_notifier=false")
