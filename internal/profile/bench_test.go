@@ -11,7 +11,7 @@ import (
 func BenchmarkResolve(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := profile.Resolve(sbx.BuiltinProfiles, "profiles.toml", []string{"js-install"}, nil, endpoints); err != nil {
+		if _, err := profile.Resolve(sbx.BuiltinProfiles, "profiles.toml", []string{"js-install"}, nil, nil, endpoints); err != nil {
 			b.Fatal(err)
 		}
 	}

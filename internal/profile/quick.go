@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -10,11 +11,12 @@ import (
 // Resolve parses a file that was reviewed with the binary and resolves some of
 // its profiles. It is on the start-up path of every run, so only those profiles
 // are parsed, as long as nothing is wrong; anything else takes the long way,
-// whose refusals know all the names. Files from elsewhere go through Parse.
-func Resolve(text, file string, names []string, inputs map[string]string, endpoints EndpointSource) (grant.Grant, error) {
+// whose refusals know all the names. Files from elsewhere go through Parse. vars
+// is the caller's environment, where inputs may name variables.
+func Resolve(text, file string, names []string, inputs, vars map[string]string, endpoints EndpointSource) (grant.Grant, error) {
 	set, err := Parse(only(text, names), file)
 	if err == nil {
-		if g, err := set.Resolve(names, inputs, endpoints); err == nil {
+		if g, err := set.Resolve(names, set.WithVars(names, inputs, vars), endpoints); err == nil {
 			return g, nil
 		}
 	}
@@ -22,7 +24,25 @@ func Resolve(text, file string, names []string, inputs map[string]string, endpoi
 	if err != nil {
 		return grant.Grant{}, err
 	}
-	return set.Resolve(names, inputs, endpoints)
+	return set.Resolve(names, set.WithVars(names, inputs, vars), endpoints)
+}
+
+// WithVars returns inputs and, for those left out, the values of the variables
+// that the selected profiles name for them. Empty means unset.
+func (s Set) WithVars(names []string, inputs, vars map[string]string) map[string]string {
+	all := maps.Clone(inputs)
+	if all == nil {
+		all = map[string]string{}
+	}
+	for _, name := range names {
+		for _, in := range s.profiles[name].Inputs {
+			_, given := all[in.Name]
+			if value := vars[in.Env]; in.Env != "" && value != "" && !given {
+				all[in.Name] = value
+			}
+		}
+	}
+	return all
 }
 
 // only keeps the tables of the named profiles: those between a line that begins

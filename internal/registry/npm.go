@@ -18,7 +18,7 @@ type npmSettings struct {
 }
 
 // npm reads npm's files in the order of their weight: user, global, built-in.
-// https://docs.npmjs.com has the order under npmrc.
+// npm's own documentation has the order under npmrc.
 func (r *Resolver) npm() (*answer, error) {
 	b, complete := r.begin("npm")
 	if !complete {
