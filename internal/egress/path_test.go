@@ -161,14 +161,14 @@ func TestPathPatternUnder(t *testing.T) {
 // TestVector03_Query: a key has to occur exactly once, whoever reads the query.
 func TestVector03_Query(t *testing.T) {
 	for query, want := range map[string]bool{
-		"service=git-upload-pack":                                true,
-		"x=1&service=git-upload-pack&y":                          true,
-		"service=git%2Dupload%2dpack":                            true,
-		"%73ervice=git-upload-pack":                              true,
-		"":                                                       false,
-		"service":                                                false,
-		"service=":                                               false,
-		"service=git-receive-pack":                               false,
+		"service=git-upload-pack":       true,
+		"x=1&service=git-upload-pack&y": true,
+		"service=git%2Dupload%2dpack":   true,
+		"%73ervice=git-upload-pack":     true,
+		"":                              false,
+		"service":                       false,
+		"service=":                      false,
+		"service=git-receive-pack":      false,
 		"service=git-upload-pack&service=git-upload-pack":        false,
 		"service=git-upload-pack&service=git-receive-pack":       false,
 		"service=git-receive-pack&service=git-upload-pack":       false,

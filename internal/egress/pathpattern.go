@@ -3,6 +3,7 @@ package egress
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -133,7 +134,7 @@ func (p PathPattern) Under(base string) (PathPattern, error) {
 		return PathPattern{}, fmt.Errorf("prefixing base path: %w", err)
 	}
 	p.text = literal + p.text
-	p.steps = append(prefix.steps[:len(prefix.steps):len(prefix.steps)], p.steps...)
+	p.steps = append(slices.Clip(prefix.steps), p.steps...)
 	return p, nil
 }
 

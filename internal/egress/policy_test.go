@@ -312,7 +312,7 @@ func TestReasonsAreCleanAndBounded(t *testing.T) {
 	p := mustCompile(t, nil, rule(t, "p/r", "a.test"))
 	path, query := mustTarget(t, "/\xff\x80"+strings.Repeat("x", 5000)+"?secret=1")
 	d := p.Decide(egress.Request{Protocol: egress.ProtocolHTTPS, Host: mustHost(t, "a.test"), Port: 443, Method: "PO\x1b[31mST", Path: path, Query: query})
-	if len(d.Reason) > 800 || strings.Contains(d.Reason, "secret") || strings.ContainsAny(d.Reason, "\x1b\xff") {
+	if len(d.Reason) > 800 || strings.Contains(d.Reason, "secret") || strings.Contains(d.Reason, "\x1b") || strings.Contains(d.Reason, "\xff") {
 		t.Errorf("reason of %d bytes: %q", len(d.Reason), d.Reason)
 	}
 	if got := egress.CleanPath(strings.Repeat("\n", 500)); len(got) > 512 || strings.Contains(got, "\n") {

@@ -2,6 +2,7 @@ package profile_test
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -17,9 +18,7 @@ func TestResolveIsParseAndResolve(t *testing.T) {
 	for _, names := range append([][]string{nil, set.Names()[1:4]}, slices.Collect(slices.Chunk(set.Names(), 1))...) {
 		values := map[string]string{}
 		for _, name := range names {
-			for k, v := range inputs[name] {
-				values[k] = v
-			}
+			maps.Copy(values, inputs[name])
 		}
 		want, wantErr := set.Resolve(names, values, endpoints)
 		got, err := profile.Resolve(sbx.BuiltinProfiles, "profiles.toml", names, values, nil, endpoints)

@@ -155,7 +155,7 @@ func (r *Resolver) checkOwner(place string, info fs.FileInfo) error {
 	if err := r.checkUser(place, place, info); err != nil {
 		return err
 	}
-	stat := info.Sys().(*syscall.Stat_t) //nolint:errcheck,forcetypeassert // checkUser looked
+	stat := info.Sys().(*syscall.Stat_t) // checkUser looked
 	ownGroup := stat.Gid == stat.Uid || stat.Uid == 0 && stat.Gid < 100
 	if info.Mode().Perm()&0o002 != 0 || info.Mode().Perm()&0o020 != 0 && !ownGroup {
 		return fmt.Errorf("reading %s: %w: others can write it; chmod go-w it or name the endpoint in operator configuration", place, ErrUntrusted)

@@ -224,11 +224,10 @@ func (r *Resolver) npmDefault() (setting, error) {
 // npmLiteral finds the string literal that is the default of registry.
 func npmLiteral(source string) string {
 	for _, mark := range []string{"'registry', {", "\n  registry: '", "\n    registry: '"} {
-		at := strings.Index(source, mark)
-		if at < 0 {
+		_, rest, found := strings.Cut(source, mark)
+		if !found {
 			continue
 		}
-		rest := source[at+len(mark):]
 		if strings.HasSuffix(mark, "{") {
 			var ok bool
 			if rest, ok = strings.CutPrefix(strings.TrimSpace(rest), "default: '"); !ok {
