@@ -28,14 +28,14 @@ const (
 // ErrForeign is a state directory that somebody else owns or may write.
 var ErrForeign = errors.New("not safe to keep records in")
 
-// DefaultStateDir returns $XDG_STATE_HOME/sbx, else /var/lib/sbx for uid 0, else
-// $HOME/.local/state/sbx. Relative values are ignored, as the XDG base
+// DefaultStateDir returns $XDG_STATE_HOME/sbx, else /var/lib/sbx for uid 0 where it
+// may write there (root of a user namespace may not), else $HOME/.local/state/sbx. Relative values are ignored, as the XDG base
 // directory specification says.
 func DefaultStateDir(getenv func(string) string, euid int) (string, error) {
 	if dir := getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "sbx"), nil
 	}
-	if euid == 0 {
+	if euid == 0 && unix.Access("/var/lib", unix.W_OK) == nil {
 		return "/var/lib/sbx", nil
 	}
 	if home := getenv("HOME"); filepath.IsAbs(home) {

@@ -15,7 +15,7 @@ import (
 // caches names the directories that are kept for each profile and project, below
 // the user's own cache directory; never the host's own caches.
 func (f *fence) caches(facts sandbox.Facts) ([]sandbox.Cache, error) {
-	if f.o.NoCache {
+	if f.o.NoCache || len(f.derived.Grant.Caches()) == 0 {
 		return nil, nil
 	}
 	base, err := f.cacheBase(facts)
@@ -36,7 +36,7 @@ func (f *fence) cacheBase(facts sandbox.Facts) (string, error) {
 	if xdg, ok := lookup(f.o.Env, "XDG_CACHE_HOME"); ok && path.IsAbs(xdg) {
 		base = path.Clean(xdg)
 	}
-	if sandbox.Within(base, facts.Workdir) {
+	if !f.o.ReadOnly && sandbox.Within(base, facts.Workdir) {
 		return "", &sandbox.Refusal{
 			What: fmt.Sprintf("the cache directory %s lies in the working directory", base),
 			Next: "use --no-cache, or set XDG_CACHE_HOME to a directory outside",

@@ -134,7 +134,7 @@ func (f *fence) wait(ctx context.Context) error {
 			w.terminate()
 		case <-w.deadline:
 			_ = f.conn.Send(msgKill, nil)
-			w.deadline = nil
+			w.deadline, w.killed = nil, true
 		}
 	}
 }
@@ -144,6 +144,7 @@ type waiter struct {
 	ctx      context.Context //nolint:containedctx // lives as long as one wait
 	timeout  <-chan time.Time
 	deadline <-chan time.Time
+	killed   bool // the grace is over
 }
 
 func (w *waiter) signal(s os.Signal) {
@@ -196,6 +197,10 @@ func (w *waiter) message(m message, ok bool) (done bool, err error) {
 		w.exited(unix.WaitStatus(status))
 		return true, nil
 	case msgEmpty:
+		if w.killed {
+			w.exited(unix.WaitStatus(unix.SIGKILL))
+			return true, nil
+		}
 		return true, errors.New("following the command: the sandbox's init was killed")
 	}
 	return false, nil

@@ -201,15 +201,18 @@ func (f *fence) identity() (identity, error) {
 		shell = "/bin/sh"
 	}
 	self := f.o.Self
-	if !self.Privileged {
-		if self.UID == 0 {
-			return identity{}, &event.Refusal{
-				Kind: event.RefusedSandbox, Code: "root-without-capabilities",
-				Message: "sbx runs as root without CAP_SYS_ADMIN: the command could not be kept away from root's own files",
-				Next:    "run sbx as an ordinary user, as in: setpriv --reuid 1000 --regid 1000 --clear-groups sbx exec …",
-			}
-		}
+	switch {
+	case self.Privileged:
+	case self.UID != 0:
 		return identity{uid: uint32(self.UID), gid: uint32(self.GID), name: userName(self.UID), shell: shell}, nil //nolint:gosec // ids are 32 bits
+	case sandbox.OnlyOwnID():
+		return identity{uid: rootUID, gid: rootUID, name: "sbx", shell: shell}, nil
+	default:
+		return identity{}, &event.Refusal{
+			Kind: event.RefusedSandbox, Code: "root-without-capabilities",
+			Message: "sbx runs as root without CAP_SYS_ADMIN: the command could not be kept away from root's own files",
+			Next:    "run sbx as an ordinary user, as in: setpriv --reuid 1000 --regid 1000 --clear-groups sbx exec …",
+		}
 	}
 	mapping, err := sandbox.HostMapping(self.UID, self.GID)
 	if err != nil {

@@ -27,6 +27,13 @@ func HostMapping(uid, gid int) (*Mapping, error) {
 	return &Mapping{KUID: kuid, KGID: kgid, FileUID: uint32(uid), FileGID: uint32(gid)}, nil //nolint:gosec // ids are 32 bits
 }
 
+// OnlyOwnID reports whether this user namespace has no id but the caller's own: its
+// root is an ordinary user outside.
+func OnlyOwnID() bool {
+	mapped, err := readRanges("/proc/self/uid_map", " ", 0)
+	return err == nil && len(mapped) == 1 && mapped[0].count == 1
+}
+
 type idRange struct{ first, count uint64 }
 
 func (r idRange) has(id uint64) bool { return id >= r.first && id < r.first+r.count }

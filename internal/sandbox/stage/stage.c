@@ -74,6 +74,26 @@ static int has_sys_admin(void)
 	return (data[CAP_SYS_ADMIN >> 5].effective >> (CAP_SYS_ADMIN & 31)) & 1;
 }
 
+// Whether this user namespace has an id to give besides the caller's own. One made
+// by `unshare -r`, say, has none: root there is an ordinary user outside.
+static int has_other_ids(void)
+{
+	char map[4096];
+	unsigned long inside, outside, count, total = 0;
+	int fd = open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC), used;
+	ssize_t n = fd < 0 ? -1 : read(fd, map, sizeof map - 1);
+	char *at = map;
+
+	if (fd >= 0)
+		close(fd);
+	if (n < 0)
+		return 0;
+	map[n] = 0;
+	for (; sscanf(at, "%lu %lu %lu%n", &inside, &outside, &count, &used) == 3; at += used)
+		total += count;
+	return total > 1;
+}
+
 static void enter_user_namespace(void)
 {
 	char map[64];
@@ -137,7 +157,7 @@ __attribute__((constructor)) static void sbx_stage(int argc, char **argv)
 	sbx_euid = (int)geteuid(), sbx_egid = (int)getegid();
 	if (!fences(argc, argv))
 		return;
-	sbx_privileged = has_sys_admin();
+	sbx_privileged = has_sys_admin() && has_other_ids();
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
 		return; // the supervisor finds itself without a runner and says so
 	setrlimit(RLIMIT_CORE, &none);

@@ -30,7 +30,7 @@ type Self struct {
 	Socket     *os.File // this half's end of the socket pair, nil without a role
 	Runner     int      // the runner's pid, in the supervisor
 	UID, GID   int      // effective ids of the caller, before any namespace
-	Privileged bool     // CAP_SYS_ADMIN in the caller's user namespace
+	Privileged bool     // CAP_SYS_ADMIN in the caller's user namespace, which has ids to give
 }
 
 // Current returns what the constructor did. The socket belongs to the caller; call it once.

@@ -17,7 +17,7 @@ extern int sbx_socket;    // this half's end of the socket pair, or -1
 extern pid_t sbx_peer;    // supervisor only: the runner's pid
 extern int sbx_euid;      // the caller's ids, as seen before any namespace
 extern int sbx_egid;
-extern int sbx_privileged; // CAP_SYS_ADMIN in the caller's user namespace
+extern int sbx_privileged; // CAP_SYS_ADMIN in the caller's user namespace, which has ids to give
 
 // Runs the init's whole life. Never returns.
 void sbx_init_main(void) __attribute__((noreturn));
