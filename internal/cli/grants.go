@@ -10,6 +10,7 @@ import (
 
 	sbx "github.com/fractalboxdev/sbx"
 	"github.com/fractalboxdev/sbx/internal/config"
+	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/profile"
 	"github.com/fractalboxdev/sbx/internal/registry"
@@ -68,42 +69,23 @@ func (e *environment) resolve(s selection, c config.Config, workdir string) (gra
 	if err != nil {
 		return grant.Grant{}, nil, err
 	}
-	set, err := builtinProfiles()
-	if err != nil {
-		return grant.Grant{}, nil, err
-	}
-	e.inputsOfEnvironment(set, s.profiles, values)
 	endpoints := e.endpoints(c, workdir)
-	g, err := set.Resolve(s.profiles, values, endpoints.Endpoints)
+	g, err := profile.Resolve(sbx.BuiltinProfiles, "profiles.toml", s.profiles, values, e.vars, endpoints.Endpoints)
 	return g, endpoints, err
 }
 
-// inputsOfEnvironment adds the inputs that the command line leaves out and whose
-// profile names a variable of the caller's environment for them.
-func (e *environment) inputsOfEnvironment(set profile.Set, names []string, values map[string]string) {
-	for _, name := range names {
-		p, err := set.Get(name)
-		if err != nil {
-			continue // Resolve says so
-		}
-		for _, in := range p.Inputs {
-			_, given := values[in.Name]
-			if value := e.vars[in.Env]; in.Env != "" && !given && value != "" {
-				values[in.Name] = value
-			}
-		}
-	}
-}
-
-// endpoints makes the resolver of registry addresses. No file below workdir
-// counts: a sandbox may have written it.
+// endpoints makes the resolver of registry addresses. No file counts that a
+// sandbox may have written: below workdir, or in the caches that runs keep.
 func (e *environment) endpoints(c config.Config, workdir string) *registry.Resolver {
 	opt := registry.Options{
 		Home: e.vars["HOME"], UserID: os.Geteuid(), Operator: operatorEndpoints(c),
 		Env: e.vars, ClientEnvAllowed: c.ClientEnv.V, AskDefault: e.askDefault,
 	}
 	if workdir != "" {
-		opt.Forbidden = []string{workdir}
+		opt.Forbidden = append(opt.Forbidden, workdir)
+	}
+	if dir, ok := fence.CacheDirectory(e.env); ok {
+		opt.Forbidden = append(opt.Forbidden, dir)
 	}
 	return registry.New(opt)
 }

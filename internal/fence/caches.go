@@ -18,9 +18,18 @@ func (f *fence) caches(facts sandbox.Facts) ([]sandbox.Cache, error) {
 	if f.o.NoCache || len(f.derived.Grant.Caches()) == 0 {
 		return nil, nil
 	}
-	base, err := f.cacheBase(facts)
-	if err != nil {
-		return nil, err
+	base, ok := CacheDirectory(f.o.Env)
+	if !ok {
+		return nil, &sandbox.Refusal{
+			What: "there is no place for the profile's caches: neither XDG_CACHE_HOME nor HOME is an absolute path",
+			Next: "set one of them, or use --no-cache",
+		}
+	}
+	if !f.o.ReadOnly && sandbox.Within(base, facts.Workdir) {
+		return nil, &sandbox.Refusal{
+			What: fmt.Sprintf("the cache directory %s lies in the working directory", base),
+			Next: "use --no-cache, or set XDG_CACHE_HOME to a directory outside",
+		}
 	}
 	project := sha256.Sum256([]byte(facts.Workdir))
 	var out []sandbox.Cache
@@ -31,18 +40,14 @@ func (f *fence) caches(facts sandbox.Facts) ([]sandbox.Cache, error) {
 	return out, nil
 }
 
-func (f *fence) cacheBase(facts sandbox.Facts) (string, error) {
-	base := path.Join(facts.HomeReal, ".cache")
-	if xdg, ok := lookup(f.o.Env, "XDG_CACHE_HOME"); ok && path.IsAbs(xdg) {
-		base = path.Clean(xdg)
+// CacheDirectory is below which runs keep their caches: $XDG_CACHE_HOME/sbx, else
+// $HOME/.cache/sbx.
+func CacheDirectory(env []string) (dir string, ok bool) {
+	if xdg, ok := lookup(env, "XDG_CACHE_HOME"); ok && path.IsAbs(xdg) {
+		return path.Join(xdg, "sbx"), true
 	}
-	if !f.o.ReadOnly && sandbox.Within(base, facts.Workdir) {
-		return "", &sandbox.Refusal{
-			What: fmt.Sprintf("the cache directory %s lies in the working directory", base),
-			Next: "use --no-cache, or set XDG_CACHE_HOME to a directory outside",
-		}
-	}
-	return path.Join(base, "sbx"), nil
+	home, ok := lookup(env, "HOME")
+	return path.Join(home, ".cache", "sbx"), ok && path.IsAbs(home)
 }
 
 // makePrivate makes a directory that is the caller's alone and returns its path

@@ -71,7 +71,7 @@ func (f *fence) trust(runCA []byte) (map[string][]byte, error) {
 		value, _ := lookup(f.o.Env, key)
 		return value
 	}
-	extras := trust.FindExtras(getenv, func(p string) bool { return sandbox.Within(p, f.spec.Workdir) })
+	extras := trust.FindExtras(getenv, f.writableInside)
 	if f.derived.Grant.Policy() != nil {
 		pool := trust.UpstreamPool(host, extras)
 		f.roots = async(func() (*x509.CertPool, error) { return pool(), nil })
@@ -262,6 +262,12 @@ func proxyVariables() map[string]string {
 		"HTTP_PROXY": proxy, "http_proxy": proxy, "HTTPS_PROXY": proxy, "https_proxy": proxy,
 		"NO_PROXY": direct, "no_proxy": direct,
 	}
+}
+
+// writableInside reports whether a sandbox may have written a path of the host's.
+func (f *fence) writableInside(p string) bool {
+	caches, ok := CacheDirectory(f.o.Env)
+	return sandbox.Within(p, f.spec.Workdir) || ok && sandbox.Within(p, caches)
 }
 
 func (f *fence) openStreams(who identity) error {
