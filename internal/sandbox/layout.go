@@ -139,6 +139,8 @@ func etcFiles(f Facts, r LayoutRequest) map[string]string {
 		"passwd":        passwdLine(r, f.Home) + f.Passwd,
 		"group":         r.User + ":x:" + strconv.Itoa(int(r.GID)) + ":\n" + f.Group,
 		"nsswitch.conf": nsswitch(f.Nsswitch),
+		// apt has no variable for it: a refusal is final.
+		"apt/apt.conf.d/99sbx": "Acquire::Retries \"0\";\n",
 	}
 	for _, p := range bundlePaths {
 		files[p] = "-> " + r.Bundle
