@@ -135,6 +135,10 @@ func (h *h1) next(first bool) bool {
 // read parses one request head.
 func (h *h1) read() (*request, error) {
 	hd, err := readHead(h.c.br, requestLimits, false)
+	if err != nil && hd.line != "" {
+		method, target, _ := strings.Cut(hd.line, " ")
+		return nil, &partial{&request{method: method, target: target}, err}
+	}
 	if err != nil {
 		return nil, err
 	}

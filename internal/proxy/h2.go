@@ -55,6 +55,10 @@ type h2 struct {
 
 // serveHTTP2 reads frames until the connection ends.
 func (s *Server) serveHTTP2(c *clientConn) {
+	if _, err := c.br.Peek(1); err != nil {
+		s.silent(c, err)
+		return
+	}
 	if !beginsHTTP2(c.br) {
 		s.deny(c.origin.row(c.origin.protocol().String()), refuseWire(malformed("an HTTP/2 connection without its preface")))
 		reset(rawConn(c))

@@ -116,6 +116,10 @@ func (r *headReader) read(startLine bool) (head, error) {
 			if len(r.ends) > r.limits.count {
 				return head{}, r.tooLarge()
 			}
+			// HTTP/0.9 ends here; waiting for headers would wait forever.
+			if len(r.ends) == 1 && startLine && !r.lenient && !bytes.Contains(r.buf, []byte(" HTTP/")) {
+				return head{line: string(r.buf)}, malformed("the request line is not METHOD TARGET HTTP/1.1")
+			}
 			continue
 		}
 		// RFC 9112 section 2.2: one empty line before a request is ignored.
