@@ -3,7 +3,6 @@ package profile
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -33,7 +32,7 @@ type Input struct {
 }
 
 // repoValue is owner/name as hosts of repositories write it.
-var repoValue = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9-]{0,38})/[A-Za-z0-9._-]{1,100}$`)
+var repoValue = lazily(`^[A-Za-z0-9](?:[A-Za-z0-9-]{0,38})/[A-Za-z0-9._-]{1,100}$`)
 
 // values vets a value and returns what it stands for; flags that are false give none.
 func (in Input) values(value string) ([]string, error) {

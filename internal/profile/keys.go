@@ -94,7 +94,7 @@ func element(at reflect.Type) reflect.Type {
 	return at
 }
 
-var header = regexp.MustCompile(`^\s*\[\[?\s*([^\]]+?)\s*\]`)
+var header = lazily(`^\s*\[\[?\s*([^\]]+?)\s*\]`)
 
 // lineOf finds the line that sets a key: in the table it belongs to, else the
 // first line that begins with it or, for inline tables, mentions it.

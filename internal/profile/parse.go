@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -56,11 +55,11 @@ func syntaxError(file string, err error) error {
 }
 
 var (
-	profileName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
-	inputName   = regexp.MustCompile(`^[a-z][a-z0-9_]{0,30}$`)
-	envName     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	cacheName   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
-	headerName  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]*$`)
+	profileName = lazily(`^[a-z][a-z0-9-]{0,62}$`)
+	inputName   = lazily(`^[a-z][a-z0-9_]{0,30}$`)
+	envName     = lazily(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	cacheName   = lazily(`^[a-z][a-z0-9-]{0,30}$`)
+	headerName  = lazily(`^[A-Za-z][A-Za-z0-9-]*$`)
 )
 
 // build checks a definition part by part; the first thing wrong is the error.

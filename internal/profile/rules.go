@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -14,7 +13,7 @@ import (
 // maxAsserted bounds bodies that are buffered to be judged, in bytes.
 const maxAsserted = 16 << 20
 
-var ruleID = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
+var ruleID = lazily(`^[a-z][a-z0-9-]{0,62}$`)
 
 // ecosystemOf takes "registry:npm" apart.
 func ecosystemOf(host string) (string, bool) { return strings.CutPrefix(host, "registry:") }
@@ -169,7 +168,7 @@ func (d *ruleDoc) setCredential(p *Profile, rule *Rule) error {
 	return fmt.Errorf("credential %s is not declared", quote(d.Credential))
 }
 
-var inputUse = regexp.MustCompile(`\{([a-z][a-z0-9_]*)\}`)
+var inputUse = lazily(`\{([a-z][a-z0-9_]*)\}`)
 
 // checkUses demands that every input that a rule uses is declared, and every
 // declared input used.
