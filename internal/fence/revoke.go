@@ -74,6 +74,9 @@ func (f *fence) endRunner() error {
 
 // floor takes the grant back and looks at what is left of it.
 func (f *fence) floor(ctx context.Context) error {
+	if f.conn != nil {
+		_ = f.conn.Close() // the runner ends while the rest is taken back
+	}
 	if n := f.network; n != nil {
 		n.proxy.Floor()
 		f.check("policy is the floor", unless(!n.proxy.Applied(), "the grant is still applied"))
@@ -106,7 +109,6 @@ func (f *fence) reapRunner(ctx context.Context) error {
 	if f.o.Self.Runner == 0 {
 		return nil
 	}
-	_ = f.conn.Close()
 	runner, err := openProcess(f.o.Self.Runner, os.Getpid())
 	if err != nil {
 		return err

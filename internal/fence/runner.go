@@ -83,8 +83,6 @@ type runner struct {
 }
 
 func (r *runner) run() error {
-	filter := async(sandbox.CompileFilter)
-	network := async(r.openNetwork)
 	builder, err := r.prepare()
 	if err != nil {
 		return err
@@ -94,40 +92,55 @@ func (r *runner) run() error {
 	if err != nil {
 		return err
 	}
-	if err := r.start(builder, m, received); err != nil {
+	stdio, err := arrange(received, m.Pipes)
+	if err != nil {
 		return err
+	}
+	if err := builder.Build(m.Spec); err != nil {
+		return &step{"mount-tree", err}
+	}
+	// Starting the container is mostly waiting for its init: the rest is made meanwhile.
+	rest := async(r.makeRest)
+	if r.container, err = builder.Start(stdio); err != nil {
+		return &step{"container", err}
 	}
 	for _, f := range received {
 		_ = f.Close()
 	}
+	filter, err := rest()
+	if err != nil {
+		return err
+	}
 	if err := r.conn.Send(msgStarted, r.container.PID()); err != nil {
 		return err
 	}
-	if _, err := network(); err != nil {
-		return &step{"network", err}
-	}
-	program, err := filter()
-	if err != nil {
-		return &step{"seccomp", err}
-	}
-	if err := r.placeFiles(); err != nil {
-		return err
-	}
-	if err := r.container.SendPlan(m.Spec, program); err != nil {
+	if err := r.container.SendPlan(m.Spec, filter); err != nil {
 		return &step{"init", err}
 	}
 	go r.obey()
 	return r.report()
 }
 
+// makeRest brings the network to the floor, compiles the filter and takes the files
+// of this run, which come once the supervisor serves.
+func (r *runner) makeRest() (filter []byte, err error) {
+	if err := r.openNetwork(); err != nil {
+		return nil, &step{"network", err}
+	}
+	if filter, err = sandbox.CompileFilter(); err != nil {
+		return nil, &step{"seccomp", err}
+	}
+	return filter, r.placeFiles()
+}
+
 // openNetwork brings the namespace to the floor and hands the listeners up.
-func (r *runner) openNetwork() (struct{}, error) {
+func (r *runner) openNetwork() error {
 	files, err := netns.Setup()
 	if err != nil {
-		return struct{}{}, err
+		return err
 	}
 	defer files.Close()
-	return struct{}{}, r.conn.Send(msgListeners, nil, files.All()...)
+	return r.conn.Send(msgListeners, nil, files.All()...)
 }
 
 // prepare makes what every sandbox has, while the specification is on its way.
@@ -145,20 +158,6 @@ func (r *runner) prepare() (*sandbox.Builder, error) {
 		return nil, &step{"prepare", err}
 	}
 	return b, nil
-}
-
-func (r *runner) start(b *sandbox.Builder, m specMessage, received []*os.File) error {
-	stdio, err := arrange(received, m.Pipes)
-	if err != nil {
-		return err
-	}
-	if err := b.Build(m.Spec); err != nil {
-		return &step{"mount-tree", err}
-	}
-	if r.container, err = b.Start(stdio); err != nil {
-		return &step{"container", err}
-	}
-	return nil
 }
 
 // placeFiles waits for the supervisor's word that it serves and puts the files of

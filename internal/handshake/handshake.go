@@ -75,8 +75,12 @@ type Conn struct {
 // New takes over a connected SOCK_STREAM unix socket.
 func New(socket *os.File) *Conn { return &Conn{file: socket} }
 
-// Close closes this end; the other half reads ErrClosed.
-func (c *Conn) Close() error { return c.file.Close() }
+// Close closes this end; the other half reads ErrClosed, and so does a Receive that
+// waits here. Closing it twice is an error.
+func (c *Conn) Close() error {
+	_ = unix.Shutdown(int(c.file.Fd()), unix.SHUT_RDWR) // wakes whoever waits in a system call
+	return c.file.Close()
+}
 
 // Send writes one message. body may be nil. The files stay the caller's.
 func (c *Conn) Send(kind string, body any, files ...*os.File) error {

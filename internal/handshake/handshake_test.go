@@ -67,8 +67,13 @@ func TestFailureAndEndAreErrors(t *testing.T) {
 	if _, err := b.Expect("listeners", nil); err == nil || !strings.Contains(err.Error(), "other") {
 		t.Fatalf("an unexpected kind: %v", err)
 	}
+	waiting := make(chan error, 1)
+	go func() { _, err := a.Receive(); waiting <- err }()
 	_ = a.Close()
 	if _, err := b.Receive(); !errors.Is(err, ErrClosed) {
 		t.Fatalf("after the end: %v", err)
+	}
+	if err := <-waiting; err == nil {
+		t.Fatal("a Receive on the closed end returned a message")
 	}
 }

@@ -29,14 +29,15 @@ const Hostname = "sbx"
 // containerConfig is the libcontainer configuration of every sandbox. The tree,
 // the network and the second user namespace are not libcontainer's.
 func containerConfig(m *Mapping) *configs.Config {
-	// Kept until the init has made the second user namespace, where it is dropped.
-	setfcap := []string{"CAP_SETFCAP"}
+	// Kept until the init has covered parts of /proc and made the second user
+	// namespace; there everything is dropped.
+	kept := []string{"CAP_SETFCAP", "CAP_SYS_ADMIN"}
 	c := &configs.Config{
 		Rootfs:          rootDir,
 		RootlessCgroups: true,
 		NoNewPrivileges: true,
 		Hostname:        Hostname,
-		Capabilities:    &configs.Capabilities{Bounding: setfcap, Effective: setfcap, Permitted: setfcap},
+		Capabilities:    &configs.Capabilities{Bounding: kept, Effective: kept, Permitted: kept},
 		Cgroups:         &cgroups.Cgroup{Name: "sbx", Rootless: true, Resources: &cgroups.Resources{}},
 		Namespaces: configs.Namespaces{
 			{Type: configs.NEWNS}, {Type: configs.NEWPID}, {Type: configs.NEWIPC},
@@ -47,11 +48,6 @@ func containerConfig(m *Mapping) *configs.Config {
 			// A bind over itself: libcontainer then leaves /dev as it is.
 			{Device: "bind", Source: rootDir + "/dev", Destination: "/dev", Flags: unix.MS_BIND | unix.MS_REC},
 		},
-		MaskPaths: []string{
-			"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-			"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
-		},
-		ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
 	}
 	if m != nil {
 		c.Namespaces = append(c.Namespaces, configs.Namespace{Type: configs.NEWUSER})

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -87,6 +88,35 @@ static void write_file(const char *path, const char *text)
 	if (fd < 0 || write(fd, text, strlen(text)) < 0)
 		fail(path);
 	close(fd);
+}
+
+// What of /proc tells about the host, or steers it. The command is nobody on the
+// host, but as the caller's own uid it would own this namespace's sysctls. Done
+// here, since libcontainer takes a millisecond for it.
+static const char *const hidden[] = {
+	"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+	"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", NULL,
+};
+static const char *const read_only[] = { "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", NULL };
+
+static void cover_proc(void)
+{
+	const unsigned long safe = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY;
+	int i;
+
+	for (i = 0; hidden[i]; i++)
+		if (mount("/dev/null", hidden[i], NULL, MS_BIND, NULL) < 0 && errno != ENOENT &&
+		    (errno != ENOTDIR || mount("none", hidden[i], "tmpfs", safe, "size=0,mode=555") < 0))
+			fail(hidden[i]);
+	for (i = 0; read_only[i]; i++) {
+		if (mount(read_only[i], read_only[i], NULL, MS_BIND | MS_REC, NULL) < 0) {
+			if (errno == ENOENT)
+				continue;
+			fail(read_only[i]);
+		}
+		if (mount(NULL, read_only[i], NULL, MS_BIND | MS_REMOUNT | safe, NULL) < 0)
+			fail(read_only[i]);
+	}
 }
 
 // The second user namespace is the second wall: the command's own, without
@@ -181,37 +211,59 @@ static void place_stdio(const struct plan_head *h)
 		close(null);
 }
 
-// One request to an address that nothing serves: only if the redirect and the
-// proxy's floor stand does it come back as 520.
-static void probe(int family, const struct plan_head *h)
+// A probe is one request to an address that nothing serves: only if the redirect
+// and the proxy's floor stand does it come back as 520.
+struct probe {
+	int family, socket;
+	const char *step;
+};
+
+static void ask(struct probe *p, const struct plan_head *h)
 {
 	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons(h->probe_port) };
 	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(h->probe_port) };
-	char host[INET6_ADDRSTRLEN], request[256], answer[64];
-	const char *step = family == AF_INET ? "probe-v4" : "probe-v6";
+	const int four = p->family == AF_INET;
+	char host[INET6_ADDRSTRLEN], request[256];
 	struct timeval limit = { 5, 0 };
-	int s = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), n;
-	ssize_t got = 0, r;
+	int s = socket(p->family, SOCK_STREAM | SOCK_CLOEXEC, 0), n;
 
 	memcpy(&v4.sin_addr, h->probe4, 4);
 	memcpy(&v6.sin6_addr, h->probe6, 16);
-	inet_ntop(family, family == AF_INET ? (void *)&v4.sin_addr : (void *)&v6.sin6_addr, host, sizeof host);
+	inet_ntop(p->family, four ? (void *)&v4.sin_addr : (void *)&v6.sin6_addr, host, sizeof host);
 	if (s < 0 || setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) < 0 ||
 	    setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) < 0)
-		fail(step);
-	if (connect(s, family == AF_INET ? (void *)&v4 : (void *)&v6, family == AF_INET ? sizeof v4 : sizeof v6) < 0)
-		fail(step);
+		fail(p->step);
+	if (connect(s, four ? (void *)&v4 : (void *)&v6, four ? sizeof v4 : sizeof v6) < 0)
+		fail(p->step);
 	n = snprintf(request, sizeof request, "GET /%.32s HTTP/1.1\r\nHost: %s%s%s:%u\r\nConnection: close\r\n\r\n", h->nonce,
-		     family == AF_INET ? "" : "[", host, family == AF_INET ? "" : "]", h->probe_port);
+		     four ? "" : "[", host, four ? "" : "]", h->probe_port);
 	if (write(s, request, n) != n)
-		fail(step);
-	while (got < 12 && (r = read(s, answer + got, sizeof answer - got)) > 0)
+		fail(p->step);
+	p->socket = s;
+}
+
+static void hear(const struct probe *p)
+{
+	char answer[64];
+	ssize_t got = 0, r;
+
+	while (got < 12 && (r = read(p->socket, answer + got, sizeof answer - got)) > 0)
 		got += r;
 	if (got < 12 || memcmp(answer, "HTTP/1.1 520", 12) != 0) {
 		errno = got < 12 ? ETIMEDOUT : EPROTO;
-		fail(step);
+		fail(p->step);
 	}
-	close(s);
+	close(p->socket);
+}
+
+static void prove_floor(const struct plan_head *h)
+{
+	struct probe v4 = { AF_INET, -1, "probe-v4" }, v6 = { AF_INET6, -1, "probe-v6" };
+
+	ask(&v4, h);
+	ask(&v6, h);
+	hear(&v4);
+	hear(&v6);
 }
 
 static void __attribute__((noreturn)) run_command(const struct plan_head *h, char **argv, char **env, struct sock_fprog *filter)
@@ -323,6 +375,7 @@ void sbx_init_main(void)
 	argv = strings(&at, text + h.text, h.argc);
 	env = strings(&at, text + h.text, h.envc);
 
+	cover_proc();
 	enter_own_user(&h);
 	drop_privileges();
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
@@ -330,8 +383,7 @@ void sbx_init_main(void)
 	place_stdio(&h);
 	if (chdir(cwd) < 0)
 		fail("chdir");
-	probe(AF_INET, &h);
-	probe(AF_INET6, &h);
+	prove_floor(&h);
 	if (write(SBX_INIT_CTL, "P", 1) != 1)
 		_exit(125);
 	read_full(&go, 1);
