@@ -94,10 +94,7 @@ func sendRefusal(w responder, r *refusal) {
 	}
 	err := w.start(r.status, "sbx "+string(r.code), fs, int64(len(text)))
 	if err == nil {
-		err = w.write([]byte(text))
-	}
-	if err == nil {
-		err = w.finish(nil)
+		err = w.finish([]byte(text), nil)
 	}
 	if err != nil {
 		w.abort()

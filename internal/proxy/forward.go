@@ -115,7 +115,7 @@ func (x *exchange) copyOut(h *hop, resp *response) error {
 		return clientError{err}
 	}
 	if resp.bodyless || resp.length == 0 {
-		return wrapClient(x.w.finish(nil))
+		return wrapClient(x.w.finish(nil, nil))
 	}
 	buf := copyBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
 	defer copyBuffers.Put(buf)
@@ -126,14 +126,14 @@ func (x *exchange) copyOut(h *hop, resp *response) error {
 	}
 	for {
 		n, err := resp.body.Read(*buf)
+		x.received += int64(n)
+		if errors.Is(err, io.EOF) {
+			return wrapClient(x.w.finish((*buf)[:n], trailerFields(resp.trailer(), h.rule)))
+		}
 		if n > 0 {
-			x.received += int64(n)
 			if werr := x.w.write((*buf)[:n]); werr != nil {
 				return clientError{werr}
 			}
-		}
-		if errors.Is(err, io.EOF) {
-			return wrapClient(x.w.finish(trailerFields(resp.trailer(), h.rule)))
 		}
 		if err != nil {
 			return err
@@ -217,10 +217,7 @@ func sendFailure(w responder, text string) {
 	text = "sbx: " + text + "\n"
 	err := w.start(502, "sbx upstream-failed", fields{{"Content-Type", "text/plain; charset=utf-8"}}, int64(len(text)))
 	if err == nil {
-		err = w.write([]byte(text))
-	}
-	if err == nil {
-		err = w.finish(nil)
+		err = w.finish([]byte(text), nil)
 	}
 	if err != nil {
 		w.abort()

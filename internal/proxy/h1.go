@@ -41,8 +41,8 @@ type responder interface {
 	start(status int, reason string, fs fields, length int64) error
 	// write sends a part of the body at once.
 	write(p []byte) error
-	// finish ends the body with its trailer fields.
-	finish(trailer fields) error
+	// finish sends the last part of the body, may be empty, and the trailer fields.
+	finish(p []byte, trailer fields) error
 	// abort ends the response so that the client sees an error.
 	abort()
 	// watch calls gone when the client leaves while it has nothing to send.
@@ -369,26 +369,36 @@ func (h *h1) start(status int, reason string, fs fields, length int64) error {
 // write sends p, or with an empty p what was started: headers are seen before
 // the first byte of a body.
 func (h *h1) write(p []byte) error {
-	if h.chunked && len(p) > 0 {
-		var size [20]byte
-		if _, err := h.bw.Write(append(strconv.AppendInt(size[:0], int64(len(p)), 16), "\r\n"...)); err != nil {
-			return err
-		}
-	}
-	if len(p) > 0 {
-		if _, err := h.bw.Write(p); err != nil {
-			return err
-		}
-		if h.chunked {
-			if _, err := h.bw.WriteString("\r\n"); err != nil {
-				return err
-			}
-		}
+	if err := h.part(p); err != nil {
+		return err
 	}
 	return h.bw.Flush()
 }
 
-func (h *h1) finish(trailer fields) error {
+// part buffers a part of the body.
+func (h *h1) part(p []byte) error {
+	if len(p) == 0 {
+		return nil
+	}
+	if !h.chunked {
+		_, err := h.bw.Write(p)
+		return err
+	}
+	var size [20]byte
+	if _, err := h.bw.Write(append(strconv.AppendInt(size[:0], int64(len(p)), 16), "\r\n"...)); err != nil {
+		return err
+	}
+	if _, err := h.bw.Write(p); err != nil {
+		return err
+	}
+	_, err := h.bw.WriteString("\r\n")
+	return err
+}
+
+func (h *h1) finish(p []byte, trailer fields) error {
+	if err := h.part(p); err != nil {
+		return err
+	}
 	if h.chunked {
 		b := append(h.head[:0], "0\r\n"...)
 		for i := range trailer {

@@ -151,16 +151,18 @@ func (st *h2Stream) write(p []byte) error {
 	if len(p) == 0 {
 		return st.h.write(func() error { return nil })
 	}
+	return st.sendData(p, false)
+}
+
+// sendData sends p in frames, the last of which may end the stream.
+func (st *h2Stream) sendData(p []byte, end bool) error {
 	for len(p) > 0 {
 		n, err := st.reserve(len(p))
 		if err != nil {
 			return err
 		}
-		st.wrote += int64(n)
-		end := st.length >= 0 && st.wrote == st.length
 		last := n == len(p)
-		err = st.frame(p[:n], end, last)
-		if err != nil {
+		if err := st.frame(p[:n], end && last, last); err != nil {
 			return err
 		}
 		p = p[n:]
@@ -174,13 +176,14 @@ func (st *h2Stream) frame(p []byte, end, flush bool) error {
 	if err := st.h.fr.WriteData(st.id, end, p); err != nil {
 		return err
 	}
+	st.wrote += int64(len(p))
 	if end {
 		st.done()
 	}
-	if flush || end {
-		return st.h.bw.Flush()
+	if !flush {
+		return nil
 	}
-	return nil
+	return st.h.bw.Flush()
 }
 
 // reserve waits for room in both windows and takes some of it.
@@ -209,26 +212,29 @@ func (st *h2Stream) reserve(want int) (int, error) {
 	return 0, errClientGone
 }
 
-func (st *h2Stream) finish(trailer fields) error {
+func (st *h2Stream) finish(p []byte, trailer fields) error {
 	st.h.mu.Lock()
 	done := st.localDone
 	st.h.mu.Unlock()
 	if done {
 		return nil
 	}
-	if st.length >= 0 && st.wrote != st.length {
+	if st.length >= 0 && st.wrote+int64(len(p)) != st.length {
 		return errors.New("a response of another length than announced")
 	}
-	err := st.h.write(func() error {
-		if len(trailer) > 0 {
-			return st.headers(true, "", "", trailer)
-		}
-		return st.h.fr.WriteData(st.id, true, nil)
-	})
-	if err == nil {
-		st.done()
+	if err := st.sendData(p, len(trailer) == 0); err != nil {
+		return err
 	}
-	return err
+	switch {
+	case len(trailer) > 0:
+		if err := st.h.write(func() error { return st.headers(true, "", "", trailer) }); err != nil {
+			return err
+		}
+		st.done()
+	case len(p) == 0:
+		return st.frame(nil, true, true)
+	}
+	return nil
 }
 
 // abort leaves the stream unfinished; the connection resets it when the handler ends.
