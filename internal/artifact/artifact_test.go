@@ -382,18 +382,18 @@ func TestRunIDs(t *testing.T) {
 func TestDefaultStateDir(t *testing.T) {
 	cases := []struct {
 		xdg, home string
-		euid      int
+		ofSystem  bool
 		want      string
 	}{
-		{"/x", "/home/u", 1000, "/x/sbx"},
-		{"/x", "/root", 0, "/x/sbx"},
-		{"", "/root", 0, "/var/lib/sbx"},
-		{"rel", "/home/u", 1000, "/home/u/.local/state/sbx"},
-		{"", "", 1000, ""},
+		{"/x", "/home/u", false, "/x/sbx"},
+		{"/x", "/root", true, "/x/sbx"},
+		{"", "/root", true, "/var/lib/sbx"},
+		{"rel", "/home/u", false, "/home/u/.local/state/sbx"},
+		{"", "", false, ""},
 	}
 	for _, c := range cases {
 		env := map[string]string{"XDG_STATE_HOME": c.xdg, "HOME": c.home}
-		got, err := DefaultStateDir(func(k string) string { return env[k] }, c.euid)
+		got, err := defaultStateDir(func(k string) string { return env[k] }, c.ofSystem)
 		if got != c.want || (err != nil) != (c.want == "") {
 			t.Errorf("%+v: %q, %v", c, got, err)
 		}

@@ -32,10 +32,14 @@ var ErrForeign = errors.New("not safe to keep records in")
 // may write there (root of a user namespace may not), else $HOME/.local/state/sbx. Relative values are ignored, as the XDG base
 // directory specification says.
 func DefaultStateDir(getenv func(string) string, euid int) (string, error) {
+	return defaultStateDir(getenv, euid == 0 && unix.Access("/var/lib", unix.W_OK) == nil)
+}
+
+func defaultStateDir(getenv func(string) string, ofSystem bool) (string, error) {
 	if dir := getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "sbx"), nil
 	}
-	if euid == 0 && unix.Access("/var/lib", unix.W_OK) == nil {
+	if ofSystem {
 		return "/var/lib/sbx", nil
 	}
 	if home := getenv("HOME"); filepath.IsAbs(home) {

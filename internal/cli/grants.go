@@ -14,6 +14,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/profile"
 	"github.com/fractalboxdev/sbx/internal/registry"
+	"github.com/fractalboxdev/sbx/internal/sandbox"
 )
 
 // selection is what --profile and --input say.
@@ -59,6 +60,7 @@ func (e *environment) loadConfig() (config.Config, error) {
 		SystemFile: config.SystemFile,
 		UserFile:   config.UserFile(e.getenv),
 		UID:        os.Geteuid(),
+		RootUID:    sandbox.RootUID(),
 	})
 }
 
@@ -78,7 +80,7 @@ func (e *environment) resolve(s selection, c config.Config, workdir string) (gra
 // sandbox may have written: below workdir, or in the caches that runs keep.
 func (e *environment) endpoints(c config.Config, workdir string) *registry.Resolver {
 	opt := registry.Options{
-		Home: e.vars["HOME"], UserID: os.Geteuid(), Operator: operatorEndpoints(c),
+		Home: e.vars["HOME"], UserID: os.Geteuid(), RootID: sandbox.RootUID(), Operator: operatorEndpoints(c),
 		Env: e.vars, ClientEnvAllowed: c.ClientEnv.V, AskDefault: e.askDefault,
 	}
 	if workdir != "" {

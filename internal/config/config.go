@@ -53,6 +53,7 @@ type Options struct {
 	SystemFile string // SystemFile unless a test says otherwise
 	UserFile   string // see UserFile; "" for none
 	UID        int    // the caller: files must be its own or root's
+	RootUID    int    // the uid that root's files show, 0 but in some user namespaces
 }
 
 // UserFile returns the path of the user's configuration, "" when neither
@@ -76,7 +77,7 @@ func Load(opt Options) (Config, error) {
 		if path == "" {
 			continue
 		}
-		text, found, err := readFile(path, opt.UID)
+		text, found, err := readFile(path, opt)
 		if err != nil {
 			return Config{}, err
 		}

@@ -18,7 +18,7 @@ var ErrUnsafe = errors.New("not safe to take instructions from")
 // readFile reads the file through one descriptor, so that what was checked is
 // what is read. A missing file is not found and no error; one that cannot be
 // read is an error, since ignoring it could loosen what it restricts.
-func readFile(path string, uid int) (text []byte, found bool, err error) {
+func readFile(path string, opt Options) (text []byte, found bool, err error) {
 	f, err := openRegular(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, false, nil
@@ -27,7 +27,7 @@ func readFile(path string, uid int) (text []byte, found bool, err error) {
 		return nil, false, fmt.Errorf("reading configuration: %w", err)
 	}
 	defer f.Close()
-	if err := checkFile(f, path, uid); err != nil {
+	if err := checkFile(f, path, opt); err != nil {
 		return nil, false, err
 	}
 	text, err = io.ReadAll(io.LimitReader(f, maxFile+1))
@@ -49,7 +49,7 @@ func openRegular(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-func checkFile(f *os.File, path string, uid int) error {
+func checkFile(f *os.File, path string, opt Options) error {
 	info, err := f.Stat()
 	if err != nil {
 		return fmt.Errorf("reading configuration: %w", err)
@@ -58,7 +58,7 @@ func checkFile(f *os.File, path string, uid int) error {
 	switch {
 	case !ok || !info.Mode().IsRegular():
 		return fmt.Errorf("reading configuration: %s is %w: it is no regular file", path, ErrUnsafe)
-	case stat.Uid != 0 && int(stat.Uid) != uid:
+	case int(stat.Uid) != opt.RootUID && int(stat.Uid) != opt.UID:
 		return fmt.Errorf("reading configuration: %s is %w: it belongs to uid %d, and only root's and your own count", path, ErrUnsafe, stat.Uid)
 	case info.Mode().Perm()&0o022 != 0:
 		return fmt.Errorf("reading configuration: %s is %w: its mode is %#o; chmod go-w mends it", path, ErrUnsafe, info.Mode().Perm())

@@ -142,7 +142,7 @@ func identify(opts Options) []fs.FileInfo {
 
 func (r *Resolver) checkUser(path, place string, info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || stat.Uid != 0 && int(stat.Uid) != r.opts.UserID {
+	if !ok || int(stat.Uid) != r.opts.RootID && int(stat.Uid) != r.opts.UserID {
 		return fmt.Errorf("reading %s: %w: %s belongs neither to you nor to root", path, ErrUntrusted, place)
 	}
 	return nil
@@ -156,7 +156,8 @@ func (r *Resolver) checkOwner(place string, info fs.FileInfo) error {
 		return err
 	}
 	stat := info.Sys().(*syscall.Stat_t) // checkUser looked
-	ownGroup := stat.Gid == stat.Uid || stat.Uid == 0 && stat.Gid < 100
+	root := int(stat.Uid) == r.opts.RootID
+	ownGroup := stat.Gid == stat.Uid || root && (stat.Gid < 100 || r.opts.RootID != 0)
 	if info.Mode().Perm()&0o002 != 0 || info.Mode().Perm()&0o020 != 0 && !ownGroup {
 		return fmt.Errorf("reading %s: %w: others can write it; chmod go-w it or name the endpoint in operator configuration", place, ErrUntrusted)
 	}

@@ -22,6 +22,8 @@ type Options struct {
 	Home string
 	// UserID is the caller's numeric user: files have to belong to it or to root.
 	UserID int
+	// RootID is the uid that root's files show, 0 but in some user namespaces.
+	RootID int
 	// Operator has endpoints from operator configuration, by ecosystem; they win.
 	Operator map[string][]string
 	// Forbidden are paths that some sandbox can write: no file below them counts.

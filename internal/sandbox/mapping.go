@@ -34,6 +34,18 @@ func OnlyOwnID() bool {
 	return err == nil && len(mapped) == 1 && mapped[0].count == 1
 }
 
+// overflowUID is what files show whose owner has no id here (proc(5), overflowuid).
+const overflowUID = 65534
+
+// RootUID is the uid that root's own files show: 0, but the overflow uid in a user
+// namespace that has no id but the caller's. Sandboxed code cannot make such files.
+func RootUID() int {
+	if OnlyOwnID() {
+		return overflowUID
+	}
+	return 0
+}
+
 type idRange struct{ first, count uint64 }
 
 func (r idRange) has(id uint64) bool { return id >= r.first && id < r.first+r.count }

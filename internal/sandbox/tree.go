@@ -174,7 +174,14 @@ func PlaceFile(name string, from *os.File) error {
 	if _, err := from.ReadAt(content, 0); err != nil {
 		return fmt.Errorf("placing %s: %w", name, err)
 	}
-	return writeFile(path.Join(runFilesDir, path.Base(name)), content, 0o444)
+	at := path.Join(runFilesDir, path.Base(name))
+	if err := writeFile(at, content, 0o444); !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	if err := os.WriteFile(at, content, 0o444); err != nil { // bound already, by name
+		return fmt.Errorf("placing %s: %w", name, err)
+	}
+	return nil
 }
 
 // openSelf detaches a mount of this very binary. The magic link /proc/self/exe
@@ -335,69 +342,6 @@ func (b *Builder) mask(e Entry) error {
 		return err
 	}
 	return b.place(fd, e.Target, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV})
-}
-
-// etc lays files over the host's /etc in one read-only overlay without an upper
-// directory: links, dangling ones too, are replaced where they stand, and nothing
-// of the host is touched.
-func (b *Builder) etc(e Entry) error {
-	if err := b.mkdirAll(e.Target); err != nil {
-		return err
-	}
-	for _, name := range sortedKeys(e.Files) {
-		at := path.Join(etcLayer, name)
-		if err := os.MkdirAll(path.Dir(at), 0o755); err != nil {
-			return err
-		}
-		content := e.Files[name]
-		if link, ok := strings.CutPrefix(content, "-> "); ok {
-			if err := unix.Symlink(link, at); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := writeFile(at, []byte(content), 0o444); err != nil {
-			return err
-		}
-	}
-	return mount("etc", rootDir+e.Target, "overlay", tmpfsOptions|unix.MS_RDONLY, "lowerdir="+etcLayer+":"+e.Source)
-}
-
-func (b *Builder) dev() error {
-	dev := rootDir + "/dev"
-	if err := b.mkdirAll("/dev"); err != nil {
-		return err
-	}
-	if err := mount("dev", dev, "tmpfs", unix.MS_NOSUID, "mode=755,size=64k"); err != nil {
-		return err
-	}
-	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
-		if err := writeFile(dev+"/"+name, nil, 0o444); err != nil {
-			return err
-		}
-		if err := mount("/dev/"+name, dev+"/"+name, "", unix.MS_BIND, ""); err != nil {
-			return err
-		}
-	}
-	links := [][2]string{
-		{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"},
-		{"/proc/self/fd/2", "stderr"}, {"pts/ptmx", "ptmx"},
-	}
-	for _, l := range links {
-		if err := unix.Symlink(l[0], dev+"/"+l[1]); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(unix.Mkdir(dev+"/pts", 0o755), unix.Mkdir(dev+"/shm", 0o755)); err != nil {
-		return err
-	}
-	if err := mount("devpts", dev+"/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
-		return err
-	}
-	if err := mount("shm", dev+"/shm", "tmpfs", tmpfsOptions|unix.MS_NOEXEC, "mode=1777"); err != nil {
-		return err
-	}
-	return remount(dev, unix.MS_RDONLY|unix.MS_NOSUID)
 }
 
 // mkdirAll makes a directory and its parents inside the tree.
