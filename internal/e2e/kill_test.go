@@ -1,0 +1,177 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fractalboxdev/sbx/internal/sbxtest"
+)
+
+// lingering is a command that would outlive a careless sandbox.
+const lingering = "setsid sleep 777 & (setsid bash -c 'trap \"\" TERM HUP INT; while :; do sleep 1; done' &) ; sleep 777 | cat & echo ready; wait"
+
+// killed kills a process for good and checks that nothing of its run is left.
+func killed(t *testing.T, lab *sbxtest.Lab, cmd *exec.Cmd, pid int, mounts []string) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		t.Fatal(err)
+	}
+	_ = sbxtest.Wait(t, cmd) // returns when nobody holds its outputs open
+	eventually(t, 2*time.Second, "no process was left", func() bool { return len(sbxtest.Processes(t)) == 0 })
+	if now := lab.Mounts(); !slices.Equal(now, mounts) {
+		t.Errorf("mounts were %q, are %q", mounts, now)
+	}
+}
+
+// When sbx is killed, everything in the sandbox dies with it; the next run
+// cleans up and says so.
+func TestCase22_KilledSbxLeavesNothing(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	lab.ServeNPM(t, "npm.test", sbxtest.Package{
+		Name: "slow", Version: "1.0.0",
+		Scripts: map[string]string{"postinstall": "bash wait.sh"}, Files: map[string]string{"wait.sh": lingering},
+	})
+	lab.Configure(npmRegistry)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		lab.Write(who, "package.json", `{"name": "root", "version": "1.0.0", "dependencies": {"slow": "1.0.0"}}`)
+		mounts := lab.Mounts()
+		for name, argv := range map[string][]string{
+			"shell":       {"bash", "-c", lingering},
+			"npm install": {"npm", "install", "--foreground-scripts"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				cmd := lab.Command(t, who, append([]string{"sbx", "exec", "--profile", "js-install", "--"}, argv...)...)
+				stdout := newOutput()
+				cmd.Stdout, cmd.Stderr = stdout, newOutput()
+				before := runs(t, lab, who)
+				lab.Start(t, cmd)
+				stdout.until(t, "ready\n")
+				killed(t, lab, cmd, cmd.Process.Pid, mounts)
+				swept(t, lab, who, before)
+			})
+		}
+	})
+}
+
+// runs are the ids of the user's runs.
+func runs(t *testing.T, lab *sbxtest.Lab, who sbxtest.User) []string {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(lab.StateDir(who), "runs"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, e := range entries {
+		ids = append(ids, e.Name())
+	}
+	return ids
+}
+
+// swept starts the next run, which has to say that it found one that was
+// killed, and to make its records true.
+func swept(t *testing.T, lab *sbxtest.Lab, who sbxtest.User, before []string) {
+	t.Helper()
+	lost := slices.DeleteFunc(runs(t, lab, who), func(id string) bool { return slices.Contains(before, id) })
+	if len(lost) != 1 {
+		t.Fatalf("the killed run has left the records %q, want one", lost)
+	}
+	next := run(t, lab, who, "--", "true")
+	succeeded(t, next)
+	says(t, next.Stderr, "swept run "+lost[0])
+	text, err := os.ReadFile(filepath.Join(lab.StateDir(who), "runs", lost[0], "receipt.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var receipt map[string]any
+	if err := json.Unmarshal(text, &receipt); err != nil || receipt["interrupted"] != true {
+		t.Errorf("%v; the killed run's receipt is %s, want interrupted", err, text)
+	}
+	list, _ := json.Marshal(next.Receipt(t)["swept"])
+	says(t, string(list), lost[0])
+	tidy(t, lab, who)
+	if again := run(t, lab, who, "--", "true"); again.Stderr != "" {
+		t.Errorf("the run after the sweep said %q", again.Stderr)
+	}
+}
+
+// tidy fails the test when the state directory has more than finished runs.
+func tidy(t *testing.T, lab *sbxtest.Lab, who sbxtest.User) {
+	t.Helper()
+	for _, dir := range []string{"active", "scratch"} {
+		entries, err := os.ReadDir(filepath.Join(lab.StateDir(who), dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(entries) > 0 {
+			t.Errorf("%s still has %v", dir, entries)
+		}
+	}
+}
+
+// The same at the moments of start-up, told by how many processes there are.
+func TestCase22_KilledWhileStarting(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		succeeded(t, run(t, lab, who, "--", "true"))
+		mounts := lab.Mounts()
+		for processes := 1; processes <= 5; processes++ {
+			cmd := lab.Command(t, who, "sbx", "exec", "--", "bash", "-c", lingering)
+			cmd.Stdout, cmd.Stderr = newOutput(), newOutput()
+			lab.Start(t, cmd)
+			eventually(t, 10*time.Second, "sbx had enough processes", func() bool { return len(sbxtest.Processes(t)) >= processes })
+			killed(t, lab, cmd, cmd.Process.Pid, mounts)
+		}
+		succeeded(t, run(t, lab, who, "--", "true"))
+		tidy(t, lab, who)
+	})
+}
+
+// Each process of a run takes all others with it, and sbx does not call it a
+// success.
+func TestCase22_KilledHelpers(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		mounts := lab.Mounts()
+		for i := 0; ; i++ {
+			cmd := lab.Command(t, who, "sbx", "exec", "--", "bash", "-c", "echo ready; exec sleep 777")
+			stdout := newOutput()
+			cmd.Stdout, cmd.Stderr = stdout, newOutput()
+			lab.Start(t, cmd)
+			stdout.until(t, "ready\n")
+			all := sbxtest.Processes(t)
+			if i >= len(all) {
+				killed(t, lab, cmd, cmd.Process.Pid, mounts)
+				return
+			}
+			killed(t, lab, cmd, all[i].PID, mounts)
+			if exit := cmd.ProcessState.ExitCode(); exit == 0 {
+				t.Errorf("exit status 0 although %v was killed", all[i])
+			}
+		}
+	})
+}
+
+// What a command leaves running when it ends is ended as well, and does not
+// keep the caller waiting.
+func TestBackgroundProcessesEndWithTheRun(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		script := strings.TrimSuffix(lingering, "; wait") + "; exit 5"
+		got := within(t, 15*time.Second, lab, who, lab.Command(t, who, "sbx", "exec", "--", "bash", "-c", script))
+		if got.Exit != 5 || got.Stdout != "ready\n" {
+			t.Errorf("exit status %d, stdout %q, stderr %q", got.Exit, got.Stdout, got.Stderr)
+		}
+		if left := sbxtest.Processes(t); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+}
