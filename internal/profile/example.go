@@ -15,6 +15,27 @@ import (
 // stand-in endpoint for registries, and judges its examples with it. It also
 // proves that the rule compiles at all.
 func checkExamples(p *Profile) error {
+	f, err := exampleFilling(p)
+	if err != nil {
+		return err
+	}
+	for _, rule := range p.Rules {
+		results, err := runExamples(rule, f)
+		if err != nil {
+			return fmt.Errorf("rule %s: %w", quote(rule.ID), err)
+		}
+		for _, r := range results {
+			if r.Reason != "" {
+				return fmt.Errorf("rule %s: example %q in %s fails: %s", quote(rule.ID), r.Text, r.List, r.Reason)
+			}
+		}
+	}
+	return nil
+}
+
+// exampleFilling has the inputs' example values, every flag set, and the
+// stand-in endpoint.
+func exampleFilling(p *Profile) (filling, error) {
 	f := filling{values: map[string][]string{}, endpoints: standIn, overrides: p.Overrides}
 	for _, in := range p.Inputs {
 		if in.Kind == KindFlag {
@@ -23,48 +44,59 @@ func checkExamples(p *Profile) error {
 		}
 		values, err := in.values(in.Example)
 		if err != nil {
-			return fmt.Errorf("input %s: %w", in.Name, err)
+			return f, fmt.Errorf("input %s: %w", in.Name, err)
 		}
 		f.values[in.Name] = values
 	}
-	for _, rule := range p.Rules {
-		if err := checkRule(rule, f); err != nil {
-			return fmt.Errorf("rule %s: %w", quote(rule.ID), err)
-		}
-	}
-	return nil
+	return f, nil
 }
 
-func checkRule(rule Rule, f filling) error {
+// Example is one example of a rule and what became of it.
+type Example struct {
+	Profile string `json:"profile"`
+	Rule    string `json:"rule"`
+	List    string `json:"list"` // allow, deny
+	Text    string `json:"example"`
+	Line    int    `json:"line"`   // from 1; 0 when unknown
+	Reason  string `json:"reason"` // why it fails; "" when it passes
+}
+
+// runExamples judges every example of a rule; the error is about the rule itself.
+func runExamples(rule Rule, f filling) ([]Example, error) {
 	expanded, err := f.expand(rule)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(expanded) == 0 {
-		return errors.New("it grants nothing with the inputs' examples")
+		return nil, errors.New("it grants nothing with the inputs' examples")
 	}
 	policy, err := egress.Compile(expanded, denyFloor)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var results []Example
 	for _, text := range rule.Allow {
-		if d, err := judgeExample(policy, expanded[0], text); err != nil || d.Verdict != egress.Allow {
-			return exampleError("allow", text, err, d.Reason)
-		}
+		d, err := judgeExample(policy, expanded[0], text)
+		results = append(results, Example{Rule: rule.ID, List: "allow", Text: text, Reason: failure(d, egress.Allow, err)})
 	}
 	for _, text := range rule.Deny {
-		if d, err := judgeExample(policy, expanded[0], text); err != nil || d.Verdict == egress.Allow {
-			return exampleError("deny", text, err, "the rule allows it")
-		}
+		d, err := judgeExample(policy, expanded[0], text)
+		results = append(results, Example{Rule: rule.ID, List: "deny", Text: text, Reason: failure(d, egress.Deny, err)})
 	}
-	return nil
+	return results, nil
 }
 
-func exampleError(list, text string, err error, reason string) error {
-	if err != nil {
-		return fmt.Errorf("example %q in %s: %w", text, list, err)
+// failure says why a decision is not the wanted one, "" when it is.
+func failure(d egress.Decision, want egress.Verdict, err error) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case d.Verdict == want:
+		return ""
+	case want == egress.Deny:
+		return "the rule allows it"
 	}
-	return fmt.Errorf("example %q in %s fails: %s", text, list, reason)
+	return d.Reason
 }
 
 // standIn is the endpoint of examples, with a base path so that rules which

@@ -29,17 +29,24 @@ func (e *ParseError) Unwrap() error { return e.Err }
 // unknownKey makes the error for a key that no profile has, with the nearest one
 // that exists at its place.
 func unknownKey(text, file string, key toml.Key) error {
-	for i := range key {
-		if typeAt(key[:i+1]) == nil {
-			key = key[:i+1] // the outermost part that is unknown is the one to mend
-			break
-		}
-	}
+	key, nearest := outermostUnknown(key)
 	what := fmt.Sprintf("unknown key %s", key)
-	if nearest := Nearest(key[len(key)-1], knownKeys(key[:len(key)-1])); nearest != "" {
+	if nearest != "" {
 		what += fmt.Sprintf(" (did you mean %s?)", nearest)
 	}
 	return &ParseError{File: file, Line: lineOf(text, key), What: what}
+}
+
+// outermostUnknown returns the part of an unknown key that is the one to mend,
+// and the nearest key at its place.
+func outermostUnknown(key toml.Key) (unknown toml.Key, nearest string) {
+	for i := range key {
+		if typeAt(key[:i+1]) == nil {
+			key = key[:i+1]
+			break
+		}
+	}
+	return key, Nearest(key[len(key)-1], knownKeys(key[:len(key)-1]))
 }
 
 // typeAt returns the type of a key's value, nil for one that no profile has.

@@ -62,8 +62,18 @@ var (
 	headerName  = lazily(`^[A-Za-z][A-Za-z0-9-]*$`)
 )
 
-// build checks a definition part by part; the first thing wrong is the error.
+// build checks a definition part by part, its examples last; the first thing
+// wrong is the error.
 func (d *profileDoc) build(name string) (Profile, error) {
+	p, err := d.assemble(name)
+	if err != nil {
+		return p, err
+	}
+	return p, checkExamples(&p)
+}
+
+// assemble checks everything but the examples.
+func (d *profileDoc) assemble(name string) (Profile, error) {
 	p := Profile{Name: name, Version: d.Version, Summary: d.Summary}
 	if !profileName.MatchString(name) {
 		return p, errors.New("a name has lower-case letters, digits and hyphens")
@@ -78,7 +88,7 @@ func (d *profileDoc) build(name string) (Profile, error) {
 	p.Digest = digest
 	for _, step := range []func(*Profile) error{
 		d.buildInputs, d.buildEnv, d.buildCaches, d.buildCredentials, d.buildOverrides, d.buildRules,
-		checkOverrides, checkUses, checkExamples,
+		checkOverrides, checkUses,
 	} {
 		if err := step(&p); err != nil {
 			return p, err
