@@ -2,6 +2,7 @@ package e2e
 
 import (
 	_ "embed"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,12 +21,11 @@ var attack string
 func inHome(t *testing.T, lab *sbxtest.Lab, who sbxtest.User, name, text string) string {
 	t.Helper()
 	path := filepath.Join(lab.Home(who), name)
-	for _, err := range []error{
-		os.MkdirAll(filepath.Dir(path), 0o755),
-		os.WriteFile(path, []byte(text), 0o600),
-		os.Chown(path, lab.UID(who), -1),
-	} {
-		if err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for at := path; at != lab.Home(who); at = filepath.Dir(at) {
+		if err := os.Chown(at, lab.UID(who), -1); err != nil {
 			t.Fatal(err)
 		}
 	}
