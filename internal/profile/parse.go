@@ -9,6 +9,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -24,16 +25,9 @@ const maxText = 1 << 20
 // compiled and examples that fail are errors that name the file and, where the
 // TOML has one, the line. The file's name is used in messages only.
 func Parse(text, file string) (Set, error) {
-	if len(text) > maxText {
-		return Set{}, &ParseError{File: file, What: "the file is larger than 1 MiB"}
-	}
-	var doc document
-	meta, err := toml.Decode(text, &doc)
+	doc, err := decode(text, file)
 	if err != nil {
-		return Set{}, syntaxError(file, err)
-	}
-	if unknown := meta.Undecoded(); len(unknown) > 0 {
-		return Set{}, unknownKey(text, file, unknown[0])
+		return Set{}, err
 	}
 	set := Set{profiles: make(map[string]Profile, len(doc.Profiles))}
 	for _, name := range slices.Sorted(maps.Keys(doc.Profiles)) {
@@ -47,9 +41,32 @@ func Parse(text, file string) (Set, error) {
 	return set, nil
 }
 
+// decode reads the TOML strictly.
+func decode(text, file string) (document, error) {
+	var doc document
+	if len(text) > maxText {
+		return doc, &ParseError{File: file, What: "the file is larger than 1 MiB"}
+	}
+	meta, err := toml.Decode(text, &doc)
+	if err != nil {
+		return doc, syntaxError(file, err)
+	}
+	if unknown := meta.Undecoded(); len(unknown) > 0 {
+		return doc, unknownKey(text, file, unknown[0])
+	}
+	return doc, nil
+}
+
+// typed is how the TOML library words a value of the wrong type.
+var typed = regexp.MustCompile(`^toml: line ([0-9]+) \(last key "([^"]*)"\): (.*)$`)
+
 func syntaxError(file string, err error) error {
 	if syntax, ok := errors.AsType[toml.ParseError](err); ok {
 		return &ParseError{File: file, Line: syntax.Position.Line, What: syntax.Message, Err: err}
+	}
+	if match := typed.FindStringSubmatch(err.Error()); match != nil {
+		line, _ := strconv.Atoi(match[1]) // digits; too many leave the line unknown
+		return &ParseError{File: file, Line: line, What: match[2] + ": " + match[3], Err: err}
 	}
 	return &ParseError{File: file, What: err.Error(), Err: err}
 }
