@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"regexp"
 	"strings"
 )
 
@@ -21,7 +20,7 @@ type place struct {
 	line  int    // from 1
 }
 
-var keyLine = regexp.MustCompile(`^\s*["']?([A-Za-z0-9_-]+)["']?\s*[.=]`)
+var keyLine = lazily(`^\s*["']?([A-Za-z0-9_-]+)["']?\s*[.=]`)
 
 func outlineOf(text string) outline {
 	o := outline{lines: strings.Split(text, "\n")}

@@ -58,7 +58,7 @@ func decode(text, file string) (document, error) {
 }
 
 // typed is how the TOML library words a value of the wrong type.
-var typed = regexp.MustCompile(`^toml: line ([0-9]+) \(last key "([^"]*)"\): (.*)$`)
+var typed = lazily(`^toml: line ([0-9]+) \(last key "([^"]*)"\): (.*)$`)
 
 func syntaxError(file string, err error) error {
 	if syntax, ok := errors.AsType[toml.ParseError](err); ok {
