@@ -10,9 +10,10 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/handshake"
-	"golang.org/x/sys/unix"
 )
 
 // message is one message of the runner, or its end.

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/grant"
@@ -20,7 +22,6 @@ import (
 	"github.com/fractalboxdev/sbx/internal/stdio"
 	"github.com/fractalboxdev/sbx/internal/ticket"
 	"github.com/fractalboxdev/sbx/internal/trust"
-	"golang.org/x/sys/unix"
 )
 
 // Paths inside of what only this run has.

@@ -8,13 +8,14 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/handshake"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/stdio"
 	"github.com/fractalboxdev/sbx/internal/ticket"
-	"golang.org/x/sys/unix"
 )
 
 // Names of the steps in receipts and refusals.

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/netns"
@@ -19,7 +21,6 @@ import (
 	"github.com/fractalboxdev/sbx/internal/proxy"
 	"github.com/fractalboxdev/sbx/internal/resolver"
 	"github.com/fractalboxdev/sbx/internal/upstream"
-	"golang.org/x/sys/unix"
 )
 
 // recorder is where decisions go before they are acted on.

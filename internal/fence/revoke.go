@@ -9,8 +9,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fractalboxdev/sbx/internal/event"
 	"golang.org/x/sys/unix"
+
+	"github.com/fractalboxdev/sbx/internal/event"
 )
 
 // teardownLimit is how long kill and revoke may take together. It is their own: a

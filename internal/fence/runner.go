@@ -10,11 +10,12 @@ import (
 	"runtime"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fractalboxdev/sbx/internal/handshake"
 	"github.com/fractalboxdev/sbx/internal/netns"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
-	"golang.org/x/sys/unix"
 )
 
 // The messages between supervisor and runner, in the order of a run.

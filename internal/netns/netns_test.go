@@ -98,11 +98,11 @@ func TestLoopbackStaysPrivateAndUntouched(t *testing.T) {
 	}
 	setup(t)
 	for _, address := range []string{"127.0.0.1:0", "127.0.0.2:0", "[::1]:0"} {
-		l, err := net.Listen("tcp", address) //nolint:noctx // a test's own listener
+		l, err := net.Listen("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := net.Dial("tcp", l.Addr().String()) //nolint:noctx // loopback
+		c, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Fatalf("dialling %s: %v", address, err)
 		}
@@ -124,7 +124,7 @@ func TestOtherPacketsAreRefusedAtOnceAndLogged(t *testing.T) {
 		_ = ReadPackets(files["packet-log"], func(p Packet) { seen <- p }, func() {})
 	}()
 	for _, to := range []string{"1.2.3.4:443", "[2001:db8::5]:443"} {
-		c, err := net.Dial("udp", to) //nolint:noctx // no handshake
+		c, err := net.Dial("udp", to)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,7 +149,7 @@ func TestNamesAreAskedOfTheResolverWhateverTheServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := net.Dial("udp", server) //nolint:noctx // no handshake
+		c, err := net.Dial("udp", server)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestNamesAreAskedOfTheResolverWhateverTheServer(t *testing.T) {
 		_, _ = c.Close(), pc.Close()
 	}
 	l := serve(t, files["resolver-tcp-v4"])
-	if _, err := net.Dial("tcp", "9.9.9.9:53"); err != nil { //nolint:noctx // inside the namespace
+	if _, err := net.Dial("tcp", "9.9.9.9:53"); err != nil {
 		t.Fatal(err)
 	}
 	if in, err := l.Accept(); err != nil {
@@ -186,7 +186,7 @@ func TestProxyAddressLeadsToTheExplicitListener(t *testing.T) {
 	}
 	files := setup(t)
 	l := serve(t, files["explicit-v4"])
-	if _, err := net.Dial("tcp", netip.AddrPortFrom(AddressV4, ProxyPort).String()); err != nil { //nolint:noctx // inside the namespace
+	if _, err := net.Dial("tcp", netip.AddrPortFrom(AddressV4, ProxyPort).String()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.Accept(); err != nil {

@@ -85,7 +85,7 @@ func configurePacketLog(fd int, attr []byte) error {
 		return errors.New("no acknowledgement")
 	}
 	if code := int32(binary.NativeEndian.Uint32(reply[unix.NLMSG_HDRLEN:])); code != 0 { //nolint:gosec // a signed errno
-		return unix.Errno(-code)
+		return unix.Errno(-code) //nolint:gosec // an errno
 	}
 	return nil
 }

@@ -51,8 +51,8 @@ func redirectRules() [][]expr.Any {
 	return [][]expr.Any{
 		all(layer4(unix.IPPROTO_UDP), port(2, 53), redirect(PortResolver)),
 		all(layer4(unix.IPPROTO_TCP), port(2, 53), redirect(PortResolver)),
-		all(loopbackV4(), verdict(expr.VerdictAccept)),
-		all(loopbackV6(), verdict(expr.VerdictAccept)),
+		all(loopbackV4(), accepted()),
+		all(loopbackV6(), accepted()),
 		all(destinationV4(AddressV4), layer4(unix.IPPROTO_TCP), port(2, ProxyPort), redirect(PortExplicit)),
 		all(layer4(unix.IPPROTO_TCP), redirect(PortTransparent)),
 	}
@@ -63,12 +63,12 @@ func redirectRules() [][]expr.Any {
 func refuseRules() [][]expr.Any {
 	const destinationUnreachableV4, destinationUnreachableV6 = 3, 1
 	return [][]expr.Any{
-		all(loopbackV4(), verdict(expr.VerdictAccept)),
-		all(loopbackV6(), verdict(expr.VerdictAccept)),
-		all(layer4(unix.IPPROTO_TCP), verdict(expr.VerdictAccept)),
-		all(layer4(unix.IPPROTO_UDP), port(0, PortResolver), verdict(expr.VerdictAccept)),
-		all(layer4(unix.IPPROTO_ICMP), icmpType(destinationUnreachableV4), verdict(expr.VerdictAccept)),
-		all(layer4(unix.IPPROTO_ICMPV6), icmpType(destinationUnreachableV6), verdict(expr.VerdictAccept)),
+		all(loopbackV4(), accepted()),
+		all(loopbackV6(), accepted()),
+		all(layer4(unix.IPPROTO_TCP), accepted()),
+		all(layer4(unix.IPPROTO_UDP), port(0, PortResolver), accepted()),
+		all(layer4(unix.IPPROTO_ICMP), icmpType(destinationUnreachableV4), accepted()),
+		all(layer4(unix.IPPROTO_ICMPV6), icmpType(destinationUnreachableV6), accepted()),
 		{
 			&expr.Log{Group: packetLogGroup, Snaplen: packetLogBytes, Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_SNAPLEN},
 			&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED},
@@ -132,7 +132,7 @@ func redirect(to uint16) []expr.Any {
 	}
 }
 
-func verdict(kind expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: kind}} }
+func accepted() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}} }
 
 // loadRules replaces whatever the namespace has with the ruleset in one
 // transaction, and reads it back.

@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
 	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // libcontainer's own constructor
 	"golang.org/x/sys/unix"
+
+	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
 )
 
 const initPath = stage.InitPath
@@ -40,8 +41,11 @@ func containerConfig(m *Mapping) *configs.Config {
 		Capabilities:    &configs.Capabilities{Bounding: kept, Effective: kept, Permitted: kept},
 		Cgroups:         &cgroups.Cgroup{Name: "sbx", Rootless: true, Resources: &cgroups.Resources{}},
 		Namespaces: configs.Namespaces{
-			{Type: configs.NEWNS}, {Type: configs.NEWPID}, {Type: configs.NEWIPC},
-			{Type: configs.NEWUTS}, {Type: configs.NEWCGROUP},
+			{Type: configs.NEWNS},
+			{Type: configs.NEWPID},
+			{Type: configs.NEWIPC},
+			{Type: configs.NEWUTS},
+			{Type: configs.NEWCGROUP},
 		},
 		Mounts: []*configs.Mount{
 			{Device: "proc", Source: "proc", Destination: "/proc", Flags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},

@@ -49,7 +49,7 @@ func (c *Container) Go() error { return c.write([]byte{'G'}, "letting the comman
 
 // Signal delivers a signal to the command.
 func (c *Container) Signal(s unix.Signal) error {
-	return c.write([]byte{byte(s)}, "delivering "+unix.SignalName(s)+" to the command")
+	return c.write([]byte{byte(s)}, "delivering "+unix.SignalName(s)+" to the command") //nolint:gosec // signal numbers are small
 }
 
 func (c *Container) write(b []byte, step string) error {

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -42,9 +43,7 @@ func Environment(r EnvironmentRequest) []string {
 	}
 	env["HOME"], env["USER"], env["LOGNAME"] = r.Home, r.User, r.User
 	env["PATH"], env["PWD"], env["TMPDIR"] = strings.Join(r.Path, ":"), r.Dir, "/tmp"
-	for key, value := range r.Set {
-		env[key] = value
-	}
+	maps.Copy(env, r.Set)
 	for _, kv := range r.Extra {
 		key, value, given := strings.Cut(kv, "=")
 		if !given {

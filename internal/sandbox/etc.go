@@ -33,7 +33,7 @@ func (b *Builder) etc(e Entry) error {
 const linkMark = "-> "
 
 func writeLayer(at, content string) error {
-	if err := os.MkdirAll(path.Dir(at), 0o755); err != nil {
+	if err := os.MkdirAll(path.Dir(at), 0o755); err != nil { //nolint:gosec // what the command must read
 		return err
 	}
 	if link, ok := strings.CutPrefix(content, linkMark); ok {
@@ -117,8 +117,11 @@ func (b *Builder) dev() error {
 		}
 	}
 	links := [][2]string{
-		{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"},
-		{"/proc/self/fd/2", "stderr"}, {"pts/ptmx", "ptmx"},
+		{"/proc/self/fd", "fd"},
+		{"/proc/self/fd/0", "stdin"},
+		{"/proc/self/fd/1", "stdout"},
+		{"/proc/self/fd/2", "stderr"},
+		{"pts/ptmx", "ptmx"},
 	}
 	for _, l := range links {
 		if err := unix.Symlink(l[0], dev+"/"+l[1]); err != nil {

@@ -156,14 +156,15 @@ func passwdLine(r LayoutRequest, home string) string {
 // nsswitch keeps the host's file but for hosts: a name must not be asked of a
 // daemon of the host, only of the sandbox's resolver.
 func nsswitch(host string) string {
-	out := "hosts: files dns\n"
+	if host == "" {
+		host = "passwd: files\ngroup: files\n"
+	}
+	var out strings.Builder
+	out.WriteString("hosts: files dns\n")
 	for line := range strings.Lines(host) {
 		if !strings.HasPrefix(strings.TrimSpace(line), "hosts:") {
-			out += line
+			out.WriteString(line)
 		}
 	}
-	if host == "" {
-		out += "passwd: files\ngroup: files\n"
-	}
-	return out
+	return out.String()
 }

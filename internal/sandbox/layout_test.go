@@ -148,8 +148,12 @@ func TestGitsOwnCodeIsProtected(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Protected{
-		{".git", true}, {".git/hooks", false}, {".git/config", false},
-		{".git/modules/a/b/hooks", false}, {".git/modules/a/b/config", false}, {".git/modules/a/b/modules/c/config", false},
+		{".git", true},
+		{".git/hooks", false},
+		{".git/config", false},
+		{".git/modules/a/b/hooks", false},
+		{".git/modules/a/b/config", false},
+		{".git/modules/a/b/modules/c/config", false},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -99,7 +99,7 @@ func refusals() []refusal {
 // namespaced: it would reach the hypervisor. SCTP would leave no trace in the rules.
 func socketRefusals() []refusal {
 	var out []refusal
-	for family := uint64(0); family < 64; family++ {
+	for family := range uint64(64) {
 		if !families[family] {
 			out = append(out, refusal{"socket", unix.EAFNOSUPPORT, []condition{low(0, family)}})
 		}

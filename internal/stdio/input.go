@@ -38,7 +38,7 @@ func classify(f *os.File) (inputKind, error) {
 	case unix.S_IFIFO:
 		return classifyPipe(f)
 	case unix.S_IFCHR:
-		return classifyDevice(f, uint64(stat.Rdev))
+		return classifyDevice(f, stat.Rdev)
 	case unix.S_IFDIR:
 		return 0, &Refused{FD: "stdin", What: "a directory"}
 	}
