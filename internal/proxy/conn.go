@@ -162,7 +162,7 @@ func (s *Server) notHTTP(c *clientConn, first []byte) {
 	r := refuseDecision(d)
 	if d.Stage == egress.StageHandler {
 		r = refuse(egress.CodeNotHTTP, fmt.Sprintf("tcp://%s:%d: neither TLS nor HTTP: it begins with %q", o.host.InURL(), o.port, first[:min(len(first), 16)]))
-		if o.port == 443 && !o.tls {
+		if !o.tls && (o.port == 443 || d.Verdict == egress.Allow) { // a tunnel is TLS on any port
 			r.code = egress.CodeNotTLS
 		}
 		r.rule = d.Nearest
