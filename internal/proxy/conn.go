@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/fractalboxdev/sbx/internal/egress"
@@ -328,6 +329,8 @@ func (s *Server) handshakeFailed(c *clientConn, err error) {
 		r = refuseDecision(d)
 	case isBound(err):
 		r = refuse(egress.CodeBound, err.Error())
+	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
+		return // a granted host may be tried and left; nothing was asked
 	}
 	row := o.row("https")
 	row.Host = egress.CleanPath(o.sniText)

@@ -25,7 +25,8 @@ type exchange struct {
 	body     []byte // judged before anything was sent
 	reserved int64  // of the server's budget for buffered bodies
 	stream   *stream
-	started  bool // the client has seen the beginning of a response
+	gone     func() // ends the exchange when the client leaves
+	started  bool   // the client has seen the beginning of a response
 	received int64
 }
 

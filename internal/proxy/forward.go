@@ -17,7 +17,8 @@ var errClientGone = errors.New("the client left")
 // forward sends an admitted request upstream, follows redirects where the rule
 // says so, and streams the response.
 func (x *exchange) forward(ctx context.Context, cancel context.CancelCauseFunc, h *hop) {
-	x.w.watch(func() { cancel(errClientGone) })
+	x.gone = func() { cancel(errClientGone) }
+	x.w.watch(x.gone)
 	for hops := 0; ; hops++ {
 		resp, err := x.send(ctx, h)
 		if err != nil {
@@ -72,6 +73,8 @@ func (x *exchange) send(ctx context.Context, h *hop) (*response, error) {
 		out.body = x.body
 	default:
 		out.stream, out.interrupt = x.stream, x.req.interrupt
+		// While the body comes in, a client that leaves shows there.
+		out.uploaded = func() { x.w.watch(x.gone) }
 	}
 	resp, err := x.snap.pool.roundTrip(ctx, out)
 	if resp != nil {

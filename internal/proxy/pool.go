@@ -100,6 +100,7 @@ type outgoing struct {
 	body      []byte
 	stream    *stream
 	interrupt func() // makes a blocked read of stream return
+	uploaded  func() // called when all of stream was read
 	socket    bool   // a websocket handshake
 }
 
@@ -354,7 +355,11 @@ func (p *pool) take(key poolKey, repeatable bool) *upConn {
 			return nil
 		}
 		age := time.Since(c.idleSince)
-		if age < idleAge && (repeatable || age < freshAge) && c.alive() {
+		if !repeatable && age >= freshAge && age < idleAge {
+			p.put(c, c.idleSince) // the others are older still
+			return nil
+		}
+		if age < idleAge && c.alive() {
 			return c
 		}
 		c.kill()
@@ -376,8 +381,8 @@ func (p *pool) pop(key poolKey) *upConn {
 }
 
 // put keeps a connection for the next request.
-func (p *pool) put(c *upConn) {
-	c.idleSince = time.Now()
+func (p *pool) put(c *upConn, since time.Time) {
+	c.idleSince = since
 	key := c.key
 	key.h2 = false
 	p.mu.Lock()

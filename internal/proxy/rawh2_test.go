@@ -92,3 +92,26 @@ func (h *rawH2) result(id uint32) string {
 		}
 	}
 }
+
+// continued opens a stream whose header block needs CONTINUATION frames.
+func (h *rawH2) continued(t testing.TB, fields ...string) uint32 {
+	t.Helper()
+	h.buf.Reset()
+	for i := 0; i+1 < len(fields); i += 2 {
+		if err := h.enc.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := h.next
+	h.next += 2
+	const part = 16 << 10
+	err := h.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: h.buf.Next(part), EndStream: true})
+	for err == nil && h.buf.Len() > 0 {
+		more := h.buf.Next(part)
+		err = h.fr.WriteContinuation(id, h.buf.Len() == 0, more)
+	}
+	if err != nil {
+		t.Log("the server stopped reading:", err)
+	}
+	return id
+}

@@ -98,7 +98,7 @@ func (c *upConn) roundTrip(ctx context.Context, o *outgoing) (*response, error) 
 		stopped := stop()
 		done := up.finished()
 		if reuse && reusable && stopped && done && resp.status != 101 {
-			c.pool.put(c)
+			c.pool.put(c, time.Now())
 			return
 		}
 		c.kill()
@@ -165,6 +165,7 @@ func (u *upload) copy(c *upConn, o *outgoing) bool {
 			if o.length < 0 {
 				_, _ = c.nc.Write([]byte("0\r\n\r\n"))
 			}
+			o.uploaded()
 			return true
 		case err != nil:
 			return false
