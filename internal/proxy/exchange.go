@@ -216,9 +216,6 @@ func (x *exchange) admitBody(_ context.Context, h *hop) *refusal {
 	}
 	limit := h.rule.BodyCap(h.ask.Method)
 	if !x.loaded && !h.rule.Body.Asserts() && limit > bufferBelow {
-		if err := x.w.proceed(); err != nil {
-			return refuseWire(malformed("the client left before its body: " + err.Error()))
-		}
 		x.stream = &stream{r: x.req.body, left: limit, snap: x.snap, rule: h.rule}
 		return nil
 	}

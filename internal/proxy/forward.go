@@ -75,6 +75,7 @@ func (x *exchange) send(ctx context.Context, h *hop) (*response, error) {
 		out.stream, out.interrupt = x.stream, x.req.interrupt
 		// While the body comes in, a client that leaves shows there.
 		out.uploaded = func() { x.w.watch(x.gone) }
+		out.expects, out.proceed = x.req.expects, x.w.proceed
 	}
 	resp, err := x.snap.pool.roundTrip(ctx, out)
 	if resp != nil {

@@ -101,7 +101,9 @@ type outgoing struct {
 	stream    *stream
 	interrupt func() // makes a blocked read of stream return
 	uploaded  func() // called when all of stream was read
-	socket    bool   // a websocket handshake
+	expects   bool   // the client waits for a 100 before it sends stream
+	proceed   func() error
+	socket    bool // a websocket handshake
 }
 
 // repeatable reports whether sending the request twice is the same as once.

@@ -27,6 +27,9 @@ type upConn struct {
 	address   string
 	idleSince time.Time
 	once      sync.Once
+	// unsentBody: a body was announced that did not go up whole; the next request
+	// would be taken for the rest. Read only after the upload's end.
+	unsentBody bool
 }
 
 // kill closes the connection at once, whatever is under way on it.
@@ -76,6 +79,9 @@ func (o *outgoing) appendHead(b []byte) []byte {
 	if o.socket {
 		b = append(b, "Connection: Upgrade\r\nUpgrade: websocket\r\n"...)
 	}
+	if o.expects {
+		b = append(b, "Expect: 100-continue\r\n"...)
+	}
 	return append(b, "\r\n"...)
 }
 
@@ -85,8 +91,9 @@ func (c *upConn) roundTrip(ctx context.Context, o *outgoing) (*response, error) 
 	up, err := c.send(o)
 	var resp *response
 	if err == nil {
-		resp, err = c.readHead(o)
+		resp, err = c.readHead(o, up)
 	}
+	up.settle()
 	if err != nil {
 		stop()
 		c.kill()
@@ -97,7 +104,7 @@ func (c *upConn) roundTrip(ctx context.Context, o *outgoing) (*response, error) 
 	resp.close = func(reuse bool) {
 		stopped := stop()
 		done := up.finished()
-		if reuse && reusable && stopped && done && resp.status != 101 {
+		if reuse && reusable && stopped && done && !c.unsentBody && resp.status != 101 {
 			c.pool.put(c, time.Now())
 			return
 		}
@@ -132,18 +139,68 @@ func (c *upConn) send(o *outgoing) (*upload, error) {
 	if o.stream == nil {
 		return nil, nil
 	}
-	up := &upload{done: make(chan struct{})}
-	go func() {
-		defer close(up.done)
-		if !up.copy(c, o) {
-			c.kill()
-		}
-	}()
+	up := &upload{done: make(chan struct{}), c: c, o: o}
+	if o.expects {
+		up.timer = time.AfterFunc(continueWait, up.begin)
+	} else {
+		up.begin()
+	}
 	return up, nil
 }
 
+// continueWait is how long a server that was asked for a 100 is waited for before
+// the body is sent regardless; many servers never send one (RFC 9110 section 10.1.1).
+const continueWait = time.Second
+
 // upload is a request body on its way; nil means that it is all sent.
-type upload struct{ done chan struct{} }
+type upload struct {
+	c     *upConn
+	o     *outgoing
+	done  chan struct{} // closed when nobody reads the client's body any more
+	timer *time.Timer
+
+	mu      sync.Mutex
+	settled bool // begun, or not to begin any more
+}
+
+// begin starts the upload, once, unless the answer is already here.
+func (u *upload) begin() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.settled {
+		return
+	}
+	u.settled = true
+	if u.o.expects && u.o.proceed() != nil {
+		u.c.kill()
+		close(u.done)
+		return
+	}
+	go func() {
+		defer close(u.done)
+		if !u.copy(u.c, u.o) {
+			u.c.kill()
+		}
+	}()
+}
+
+// settle keeps an upload that has not begun from beginning: the final answer came
+// first, and from now on somebody else writes to the client.
+func (u *upload) settle() {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.settled {
+		u.settled = true
+		u.c.unsentBody = true
+		close(u.done)
+	}
+	if u.timer != nil {
+		u.timer.Stop()
+	}
+}
 
 // copy reports whether the upstream connection is still good: a server that
 // answers early may close for reading, but a body that fails on our side must not
@@ -157,6 +214,7 @@ func (u *upload) copy(c *upConn, o *outgoing) bool {
 		n, err := o.stream.Read(b)
 		if n > 0 {
 			if _, werr := c.nc.Write(frame(*buf, room, n, o.length < 0)); werr != nil {
+				c.unsentBody = true
 				return true // what the server said, if anything, is the better error
 			}
 		}
@@ -210,8 +268,8 @@ func (u *upload) end(o *outgoing) {
 const maxInterim = 64
 
 // readHead reads response heads until a final one. 1xx responses are dropped:
-// our client was told to go on by us, and hints are optional (RFC 9110 section 15.2).
-func (c *upConn) readHead(o *outgoing) (*response, error) {
+// only 100 means something, for an upload that waits for it, and hints are optional (RFC 9110 section 15.2).
+func (c *upConn) readHead(o *outgoing, up *upload) (*response, error) {
 	for range maxInterim {
 		h, err := readHead(c.br, responseLimits, true)
 		if err != nil {
@@ -227,6 +285,9 @@ func (c *upConn) readHead(o *outgoing) (*response, error) {
 		}
 		if status >= 200 || status == 101 {
 			return c.response(o, h, status, minor, reason)
+		}
+		if status == 100 && up != nil {
+			up.begin()
 		}
 	}
 	return nil, malformed("too many interim responses")

@@ -12,6 +12,11 @@ import (
 
 // roundTrip2 sends a request over HTTP/2 and returns the final response's head.
 func roundTrip2(ctx context.Context, cc shared, o *outgoing) (*response, error) {
+	if o.expects {
+		if err := o.proceed(); err != nil {
+			return nil, err
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	resp, err := cc.RoundTrip(o.request2(ctx))
 	if err != nil {
