@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/sbxtest"
 )
 
@@ -181,10 +183,30 @@ func TestCase20_Stdin(t *testing.T) {
 			`"$SBX" exec -- cat </dev/null; echo $?`:                                        "0\n",
 			`printf '1\n2\n3\n' >l; while read n; do "$SBX" exec -- true; echo $n; done <l`: "1\n2\n3\n",
 			`printf '1\n2\n3\n' | while read n; do "$SBX" exec -- true; echo $n; done`:      "1\n2\n3\n",
-			`"$SBX" exec -- yes | head -n 1; echo ${PIPESTATUS[0]}`:                         "y\n141\n",
 			`"$SBX" exec -- bash -c 'echo out; echo err >&2' 2>&1 >/dev/null`:               "err\n",
 		} {
 			t.Run(script, func(t *testing.T) { printed(t, outside(t, lab, who, script), want) })
+		}
+	})
+}
+
+// A reader that leaves ends the command as it would outside; sbx itself lives on
+// to take the run back.
+func TestCase20_ReaderThatLeaves(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		got := outside(t, lab, who, `"$SBX" exec -- yes | head -n 1; echo ${PIPESTATUS[0]}`)
+		printed(t, got, "y\n141\n")
+		var r event.Receipt
+		if err := json.Unmarshal(got.File(t, "receipt.json"), &r); err != nil {
+			t.Fatal(err)
+		}
+		if r.Result.Exit != 141 {
+			t.Errorf("the receipt's result is %+v, want status 141", r.Result)
+		}
+		revoked(t, r)
+		if next := run(t, lab, who, "--", "true"); next.Stderr != "" {
+			t.Errorf("the next run said %q", next.Stderr)
 		}
 	})
 }
