@@ -125,7 +125,7 @@ func EscapeSegment(value string) string {
 // without trailing slash, taken literally).
 func (p PathPattern) Under(base string) (PathPattern, error) {
 	base = strings.TrimSuffix(base, "/")
-	if base == "" {
+	if base == "" || p.text == "" { // a rule without a path grants none below a base path either
 		return p, nil
 	}
 	literal := strings.NewReplacer("*", "%2A", "{", "%7B", "}", "%7D").Replace(base)

@@ -96,3 +96,12 @@ func mustHosts(names ...string) []egress.Host {
 	}
 	return hosts
 }
+
+// Only returns the set of one profile, or a *Refusal with the nearest name.
+func (s Set) Only(name string) (Set, error) {
+	p, err := s.Get(name)
+	if err != nil {
+		return Set{}, err
+	}
+	return Set{profiles: map[string]Profile{name: p}}, nil
+}
