@@ -229,7 +229,7 @@ func (r ruleLint) paths(f filling) {
 				break
 			}
 			if !pattern.EndsOpen() {
-				exact, shown = text, shown || r.showsEnd(pattern)
+				exact, shown = text, shown || r.showsEnd(filled, pattern)
 			}
 		}
 	}
@@ -253,21 +253,27 @@ func longer(path string) string {
 	return path + "/x"
 }
 
-// showsEnd reports whether some deny example begins with the path and goes on.
-func (r ruleLint) showsEnd(pattern egress.PathPattern) bool {
-	literal := pattern.Witness()
+// showsEnd reports whether some deny example is a path that a prefix would match
+// as well: one below it, or one whose last segment goes on.
+func (r ruleLint) showsEnd(exact string, pattern egress.PathPattern) bool {
+	below, err := egress.ParsePathPattern(strings.TrimSuffix(exact, "/")+"/**", r.doc.EncodedSlash)
+	if err != nil {
+		return false // what is below an exact path can be written
+	}
 	return slices.ContainsFunc(r.doc.Deny, func(example string) bool {
 		words := strings.Fields(example)
 		if len(words) < 2 {
 			return false
 		}
 		target := words[1]
-		if _, rest, absolute := strings.Cut(target, "://"); absolute {
-			slash := strings.IndexByte(rest+"/", '/')
-			target = (rest + "/")[slash:]
+		if req, err := egress.ParseURL(target); err == nil {
+			target = req.Path.Raw()
 		}
-		target, _, _ = strings.Cut(target, "?")
-		return strings.HasPrefix(target, literal) && len(target) > len(literal)
+		path, _, err := egress.ParseTarget(target)
+		if err != nil || pattern.Matches(path) {
+			return false
+		}
+		return below.Matches(path) || strings.HasPrefix(path.Raw(), exact)
 	})
 }
 
