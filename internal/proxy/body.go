@@ -165,7 +165,10 @@ func (b *chunkedBody) size() (int64, error) {
 		switch {
 		case v >= 0 && i < maxChunkDigits:
 			n = n<<4 | int64(v)
-		case i > 0 && (c == ';' || c == ' ' || c == '\t'):
+		case i > 0 && (c == ' ' || c == '\t') && b.extensions < maxExtensions:
+			b.extensions++ // blanks may follow, but no more digits
+			i = maxChunkDigits
+		case i > 0 && c == ';':
 			return n, b.extension()
 		case i > 0 && c == '\r':
 			if c, err = b.br.ReadByte(); err != nil || c != '\n' {
