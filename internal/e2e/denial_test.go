@@ -149,23 +149,35 @@ var refusals = []struct {
 	name, args, code string
 	row              event.Denial
 }{
-	{"TestVector17 PUT", "-X PUT -d {} https://npm.test/pkg", "method-not-granted",
-		event.Denial{Method: "PUT", Path: "/pkg", Port: 443, Protocol: "https"}},
-	{"POST", "-d {} https://npm.test/-/npm/v1/security/advisories/bulk", "method-not-granted",
-		event.Denial{Method: "POST", Path: "/-/npm/v1/security/advisories/bulk", Port: 443, Protocol: "https"}},
-	{"dot segments", "--path-as-is https://npm.test/a/../b", "path",
-		event.Denial{Method: "GET", Path: "/a/../b", Port: 443, Protocol: "https"}},
-	{"second decoding", "https://npm.test/@types%252fnode", "path",
-		event.Denial{Method: "GET", Path: "/@types%252fnode", Port: 443, Protocol: "https"}},
-	{"http", "http://npm.test/pkg", "protocol",
-		event.Denial{Method: "GET", Path: "/pkg", Port: 80, Protocol: "http"}},
-	{"port", "https://npm.test:8443/pkg", "port",
-		event.Denial{Method: "GET", Path: "/pkg", Port: 8443, Protocol: "https"}},
+	{
+		"PUT", "-X PUT -d {} https://npm.test/pkg", "method-not-granted",
+		event.Denial{Method: "PUT", Path: "/pkg", Port: 443, Protocol: "https"},
+	},
+	{
+		"POST", "-d {} https://npm.test/-/npm/v1/security/advisories/bulk", "method-not-granted",
+		event.Denial{Method: "POST", Path: "/-/npm/v1/security/advisories/bulk", Port: 443, Protocol: "https"},
+	},
+	{
+		"dot segments", "--path-as-is https://npm.test/a/../b", "path",
+		event.Denial{Method: "GET", Path: "/a/../b", Port: 443, Protocol: "https"},
+	},
+	{
+		"second decoding", "https://npm.test/@types%252fnode", "path",
+		event.Denial{Method: "GET", Path: "/@types%252fnode", Port: 443, Protocol: "https"},
+	},
+	{
+		"http", "http://npm.test/pkg", "protocol",
+		event.Denial{Method: "GET", Path: "/pkg", Port: 80, Protocol: "http"},
+	},
+	{
+		"port", "https://npm.test:8443/pkg", "port",
+		event.Denial{Method: "GET", Path: "/pkg", Port: 8443, Protocol: "https"},
+	},
 }
 
 // A granted host answers what its rules allow; everything else is a 403 whose
 // body names only the rule or the code.
-func TestGrantedHostRefusesWhatNoRuleAllows(t *testing.T) {
+func TestVector17_GrantedHostRefusesWhatNoRuleAllows(t *testing.T) {
 	lab := sbxtest.NewLab(t)
 	lab.Configure(npmRegistry)
 	lab.ServeNPM(t, "npm.test", sbxtest.Package{Name: "pkg", Version: "1.0.0"})

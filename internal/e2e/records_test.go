@@ -178,7 +178,7 @@ func TestEightRunsAtOnce(t *testing.T) {
 		before := len(runs(t, lab, who))
 		script := "for i in 1 2 3 4 5 6 7 8; do (\"$SBX\" exec --profile js-install -- bash -c 'curl -sSf https://npm.test/pkg >/dev/null && curl -s https://unlisted.test/ && echo '$i || echo failed $?) & done; wait"
 		got := outside(t, lab, who, script)
-		for _, n := range strings.Fields("1 2 3 4 5 6 7 8") {
+		for n := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
 			says(t, "\n"+got.Stdout, "\n"+n+"\n")
 		}
 		if strings.Contains(got.Stdout+got.Stderr, "failed") {

@@ -161,7 +161,7 @@ func TestOtherDescriptorsStayOutside(t *testing.T) {
 		if strings.Fields(got.Stdout + " none")[0] != "0" || strings.Contains(got.Stdout, "secret") || contents(t, secret) != "secret\n" {
 			t.Errorf("stdout %q, the file is %q", got.Stdout, contents(t, secret))
 		}
-		for _, fd := range strings.Fields(got.Stdout) {
+		for fd := range strings.FieldsSeq(got.Stdout) {
 			if len(fd) == 1 && fd > "2" && fd != "3" { // bash's ls may have its own directory open as 3
 				t.Errorf("descriptor %s is open inside", fd)
 			}
