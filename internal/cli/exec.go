@@ -198,13 +198,13 @@ func (o *execOptions) derive(e *environment, c config.Config, dir string) (fence
 	if len(o.profiles) == 0 && len(o.inputs) == 0 {
 		return fence.Derived{}, nil // no profile, no network: nothing to read
 	}
-	g, endpoints, err := e.resolve(o.selection, c, dir)
+	r, err := e.resolve(o.selection, c, dir)
 	if err != nil {
 		return fence.Derived{}, recipeRefusal(err)
 	}
-	d := fence.Derived{Grant: g}
-	for _, ecosystem := range g.Ecosystems() {
-		if err := addClient(&d, endpoints, ecosystem); err != nil {
+	d := fence.Derived{Grant: r.grant}
+	for _, ecosystem := range r.grant.Ecosystems() {
+		if err := addClient(&d, r.endpoints, ecosystem); err != nil {
 			return fence.Derived{}, err
 		}
 	}

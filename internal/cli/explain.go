@@ -20,10 +20,16 @@ const (
 
 type explainOptions struct {
 	selection
-	method, url string
-	length      int64
-	json        bool
+	method, url       string
+	length            int64
+	body              string // file
+	encoding, content string // of the body
+	from              string // run directory or id, and a row
+	json              bool
 }
+
+// maxExplainedBody bounds what --body reads, in bytes: what a run would buffer.
+const maxExplainedBody = 64 << 20
 
 // explanation is the answer of "sbx explain".
 type explanation struct {
@@ -42,58 +48,106 @@ type explanation struct {
 func newExplainCommand(e *environment) *cobra.Command {
 	var o explainOptions
 	cmd := &cobra.Command{
-		Use: "explain METHOD URL", Short: "Say whether a request would be let pass, and why",
+		Use: "explain METHOD URL | --from RUN[:ROW]", Short: "Say whether a request would be let pass, and why",
 		Long: "Say whether a request would be let pass under the given profiles, and why: the verdict, reason and rule\n" +
-			"are those of a run. The exit status is 0 when it is allowed and 1 when it is denied.",
-		Example: "  sbx explain GET https://github.com/acme/widget/archive/v1.tar.gz --profile public-repo-read --input repo=acme/widget",
-		Args:    exactly("METHOD", "URL"),
+			"are those of a run. The exit status is 0 when it is allowed and 1 when it is denied.\n\n" +
+			"With --from, judge again what a run decided, and say where today's verdict differs and why. The exit status\n" +
+			"is 1 when one differs. Profiles and inputs are those of the run's receipt unless others are given.",
+		Example: "  sbx explain GET https://github.com/acme/widget/archive/v1.tar.gz --profile public-repo-read --input repo=acme/widget\n" +
+			"  sbx explain --from artifacts/run:17",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if o.from != "" {
+				return exactly()(cmd, args)
+			}
+			return exactly("METHOD", "URL")(cmd, args)
+		},
 		RunE: func(_ *cobra.Command, args []string) error {
+			if o.from != "" {
+				return e.replay(o)
+			}
 			o.method, o.url = args[0], args[1]
 			return e.explain(o)
 		},
 	}
 	o.addTo(cmd)
-	cmd.Flags().Int64Var(&o.length, "body-length", 0, "size of the request's body in `bytes`")
-	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	f := cmd.Flags()
+	f.Int64Var(&o.length, "body-length", 0, "size of the request's body in `bytes`")
+	f.StringVar(&o.body, "body", "", "`file` with the request's body, which is judged as well")
+	f.StringVar(&o.content, "content-type", "application/json", "`type` of the body")
+	f.StringVar(&o.encoding, "content-encoding", "", "`coding` of the body, as in gzip")
+	f.StringVar(&o.from, "from", "", "judge again what this `RUN[:ROW]` decided: an id or a directory, and the id of a request")
+	f.BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }
 
-func (e *environment) explain(o explainOptions) error {
+// request reads the request of the command line.
+func (o explainOptions) request() (egress.Request, []byte, error) {
 	req, err := egress.ParseURL(o.url)
 	if err != nil {
-		return &usageError{err.Error(), "name the method and an absolute URL, as in: sbx explain GET https://host.test/path"}
+		return req, nil, &usageError{err.Error(), "name the method and an absolute URL, as in: sbx explain GET https://host.test/path"}
 	}
 	if o.length < 0 {
-		return &usageError{"--body-length is negative", "give the size in bytes"}
+		return req, nil, &usageError{"--body-length is negative", "give the size in bytes"}
 	}
 	req.Method, req.BodyLength = o.method, o.length
+	if o.body == "" {
+		return req, nil, nil
+	}
+	if o.length != 0 {
+		return req, nil, &usageError{"--body and --body-length are given", "the size of --body is that of its file"}
+	}
+	text, err := readRegular(o.body, maxExplainedBody)
+	return req, []byte(text), err
+}
+
+// grant resolves the selection as a run in this directory would.
+func (e *environment) grant(s selection) (resolved, error) {
 	c, err := e.loadConfig()
 	if err != nil {
-		return err
+		return resolved{}, err
 	}
 	workdir, err := os.Getwd()
 	if err != nil {
-		return fmt.Errorf("finding the working directory: %w", err)
+		return resolved{}, fmt.Errorf("finding the working directory: %w", err)
 	}
-	g, _, err := e.resolve(o.selection, c, workdir)
+	return e.resolve(s, c, workdir)
+}
+
+func (e *environment) explain(o explainOptions) error {
+	req, body, err := o.request()
 	if err != nil {
 		return err
 	}
-	answer := explainDecision(req, g.Policy().Decide(req))
-	answer.Grant = g.Digest()
+	r, err := e.grant(o.selection)
+	if err != nil {
+		return err
+	}
+	d := r.grant.Policy().Decide(req)
+	if body != nil {
+		d = r.grant.Policy().DecideBody(req, body, o.encoding, o.content)
+	}
+	answer := explainDecision(req, d)
+	answer.Grant = r.grant.Digest()
+	answer.Body = answer.Body && body == nil
 	if err := e.printExplanation(answer, o.json); err != nil {
 		return err
 	}
-	if answer.Verdict != "allow" {
+	if answer.Verdict != verdictAllow {
 		return &exitError{code: exitNegative}
 	}
 	return nil
 }
 
+// The verdicts of explanations and records.
+const (
+	verdictAllow = "allow"
+	verdictDeny  = "deny"
+)
+
 func explainDecision(req egress.Request, d egress.Decision) explanation {
-	x := explanation{Verdict: "deny", Request: egress.Describe(req), Code: d.Code, Nearest: d.Nearest}
+	x := explanation{Verdict: verdictDeny, Request: egress.Describe(req), Code: d.Code, Nearest: d.Nearest}
 	if d.Verdict == egress.Allow {
-		x.Verdict = "allow"
+		x.Verdict = verdictAllow
 		if d.Rule != nil {
 			x.Rule, x.Body = d.Rule.ID, d.Rule.Body.Asserts()
 		}
@@ -116,7 +170,7 @@ func (e *environment) printExplanation(x explanation, asJSON bool) error {
 		return e.printJSON(x)
 	}
 	tone := term.Bad
-	if x.Verdict == "allow" {
+	if x.Verdict == verdictAllow {
 		tone = term.Good
 	}
 	rows := [][]term.Cell{{{Text: x.Verdict, Tone: tone}, {Text: x.Request}}}

@@ -11,7 +11,6 @@ import (
 	sbx "github.com/fractalboxdev/sbx"
 	"github.com/fractalboxdev/sbx/internal/config"
 	"github.com/fractalboxdev/sbx/internal/fence"
-	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/profile"
 	"github.com/fractalboxdev/sbx/internal/registry"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
@@ -28,6 +27,9 @@ func (s *selection) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&s.profiles, "profile", nil, "grant what this `profile` allows; may be given several times")
 	cmd.Flags().StringArrayVar(&s.inputs, "input", nil, "value of a profile's input, as `KEY=VALUE`; may be given several times")
 }
+
+// empty reports whether nothing is selected.
+func (s *selection) empty() bool { return len(s.profiles) == 0 && len(s.inputs) == 0 }
 
 // values parses the inputs. The same input twice is an error unless both say the same.
 func (s *selection) values() (map[string]string, error) {
@@ -47,7 +49,7 @@ func (s *selection) values() (map[string]string, error) {
 
 // builtinProfiles parses the profiles of the binary.
 func builtinProfiles() (profile.Set, error) {
-	set, err := profile.Parse(sbx.BuiltinProfiles, "profiles.toml")
+	set, err := profile.Parse(sbx.BuiltinProfiles, builtinFile)
 	if err != nil {
 		return profile.Set{}, fmt.Errorf("loading the built-in profiles: %w", err)
 	}
@@ -64,16 +66,15 @@ func (e *environment) loadConfig() (config.Config, error) {
 	})
 }
 
-// resolve makes the grant of a selection as a run in workdir would get it, and
-// the resolver that knows the endpoints.
-func (e *environment) resolve(s selection, c config.Config, workdir string) (grant.Grant, *registry.Resolver, error) {
+// resolve makes the grant of a selection as a run in workdir would get it.
+func (e *environment) resolve(s selection, c config.Config, workdir string) (resolved, error) {
 	values, err := s.values()
 	if err != nil {
-		return grant.Grant{}, nil, err
+		return resolved{}, err
 	}
 	endpoints := e.endpoints(c, workdir)
-	g, err := profile.Resolve(sbx.BuiltinProfiles, "profiles.toml", s.profiles, values, e.vars, endpoints.Endpoints)
-	return g, endpoints, err
+	g, err := profile.Resolve(sbx.BuiltinProfiles, builtinFile, s.profiles, values, e.vars, endpoints.Endpoints)
+	return resolved{grant: g, endpoints: endpoints}, err
 }
 
 // endpoints makes the resolver of registry addresses. No file counts that a

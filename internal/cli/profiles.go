@@ -16,7 +16,7 @@ import (
 
 func newProfilesCommand(e *environment) *cobra.Command {
 	cmd := group("profiles", "Show the reviewed sets of rules that a run can be granted")
-	cmd.AddCommand(newProfilesList(e), newProfilesShow(e), newProfilesLint(e), newProfilesTest(e), newProfilesDiff(e))
+	cmd.AddCommand(newProfilesList(e), newProfilesShow(e), newProfilesLint(e), newProfilesTest(e), newProfilesDiff(e), newProfilesSuggest(e))
 	return cmd
 }
 

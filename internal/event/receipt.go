@@ -18,6 +18,8 @@ type Receipt struct {
 	Version      string          `json:"version"`
 	Consumer     string          `json:"consumer,omitempty"`
 	Profiles     []string        `json:"profiles"`
+	Inputs       []Input         `json:"inputs"`
+	Approvals    []Approval      `json:"approvals"` // of profiles that are not built in
 	GrantDigest  string          `json:"grant_digest"`
 	Position     string          `json:"position"` // enforce, report, legacy
 	Command      []string        `json:"command"`  // argv as given
@@ -34,6 +36,23 @@ type Receipt struct {
 	StartedAt    time.Time       `json:"started_at"`
 	FinishedAt   time.Time       `json:"finished_at"`
 	Extra        json.RawMessage `json:"extra,omitempty"` // facts of one fence only, never needed to read the rest
+}
+
+// Input is a vetted value that a profile was given in this run.
+type Input struct {
+	Profile string `json:"profile"`
+	Name    string `json:"name"`
+	Value   string `json:"value"`
+}
+
+// Approval is what let a custom profile load: who signed which bytes, until when.
+type Approval struct {
+	Profile     string    `json:"profile"`
+	Version     int       `json:"version"`
+	Digest      string    `json:"digest"`      // SHA-256 of the file's exact bytes, in hexadecimal
+	Signer      string    `json:"signer"`      // principals of the allowed signer
+	Fingerprint string    `json:"fingerprint"` // of the signer's key, as in SHA256:...
+	Expires     time.Time `json:"expires"`
 }
 
 // Endpoint is one address that a "registry:" rule stood for in this run.
@@ -130,6 +149,8 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 		p.Schema = ReceiptSchema
 	}
 	p.Profiles = present(p.Profiles)
+	p.Inputs = present(p.Inputs)
+	p.Approvals = present(p.Approvals)
 	p.Command = present(p.Command)
 	p.Endpoints = present(p.Endpoints)
 	p.Applied = present(p.Applied)
