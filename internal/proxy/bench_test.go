@@ -21,13 +21,8 @@ func keepAlive(b *testing.B, c net.Conn, host string, n int) {
 			b.Error(err)
 			return
 		}
-		resp, err := http.ReadResponse(br, nil)
-		if err != nil {
-			b.Error(err)
-			return
-		}
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 {
-			b.Errorf("%d %v", resp.StatusCode, err)
+		if got := readAnswer(br, "GET"); got.err != nil || got.status != 200 {
+			b.Errorf("%d %v", got.status, got.err)
 			return
 		}
 	}

@@ -172,18 +172,14 @@ func TestCase39_ExpectContinue(t *testing.T) {
 			t.Fatalf("before the body: %q", got)
 		}
 		_, _ = io.WriteString(c, body)
-		resp, err := http.ReadResponse(br, nil)
-		if err != nil || resp.StatusCode != 200 {
-			t.Fatalf("%v %v", resp, err)
-		}
-		if b, _ := io.ReadAll(resp.Body); string(b) != fmt.Sprint(len(body)) {
-			t.Errorf("upstream got %s bytes", b)
+		if got := readAnswer(br, "PUT"); got.status != 200 || got.body != fmt.Sprint(len(body)) {
+			t.Fatalf("%+v", got)
 		}
 	}
 	br, c := put("/early", "100-continue")
 	go func() { _, _ = io.WriteString(c, body) }() // not every client waits
-	if resp, err := http.ReadResponse(br, nil); err != nil || resp.StatusCode != 417 {
-		t.Errorf("early answer: %v %v", resp, err)
+	if got := readAnswer(br, "PUT"); got.status != 417 {
+		t.Errorf("early answer: %+v", got)
 	}
 }
 

@@ -64,7 +64,7 @@ const readAhead = 32 << 10
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readAhead) }}
 
 func getReader(r io.Reader) *bufio.Reader {
-	br := readers.Get().(*bufio.Reader) //nolint:errcheck // the pool holds nothing else
+	br := readers.Get().(*bufio.Reader)
 	br.Reset(r)
 	return br
 }

@@ -290,8 +290,7 @@ func (x *exchange) admitAddress(ctx context.Context, h *hop) *refusal {
 
 // refuseAddress is the denial that an error of the guard means, nil for other errors.
 func refuseAddress(h *hop, err error) *refusal {
-	var address *egress.AddressError
-	if !errors.As(err, &address) {
+	if _, ok := errors.AsType[*egress.AddressError](err); !ok {
 		return nil
 	}
 	return refuse(egress.CodeAddressRefused, egress.Describe(h.ask)+": "+err.Error())
@@ -338,12 +337,12 @@ func (x *exchange) agree(h *hop) *refusal {
 		bad = true
 	}
 	if bad || !x.o.sni.IsZero() && x.o.sni != host || x.req.method == "CONNECT" {
-		return x.disagree(h, bad)
+		return x.disagree(bad)
 	}
 	return nil
 }
 
-func (x *exchange) disagree(h *hop, bad bool) *refusal {
+func (x *exchange) disagree(bad bool) *refusal {
 	if x.req.method == "CONNECT" && !bad {
 		return refuse(egress.CodeConnect, "CONNECT inside of a connection to "+x.o.host.String())
 	}

@@ -35,18 +35,14 @@ func TestCase52_TargetsAreByteExact(t *testing.T) {
 		"/raw-\xe2\x82\xac", "/a//b", "//a//b", "/" + strings.Repeat("long", 3<<10), "/a?b?c", "/a'()!*$,:@~", "/a\"<>^`{}\\b",
 	} {
 		fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: ok.test:%d\r\n\r\n", target, port)
-		resp, err := http.ReadResponse(br, nil)
-		if err != nil {
-			t.Fatalf("%q: %v", target, err)
-		}
-		b, _ := io.ReadAll(resp.Body)
-		line, _, _ := strings.Cut(string(b), "\r\n")
+		got := readAnswer(br, "GET")
+		line, _, _ := strings.Cut(got.body, "\r\n")
 		switch want := "GET " + target + " HTTP/1.1"; {
-		case resp.StatusCode == 403: // refused whole: nothing else was sent in its place
+		case got.status == 403: // refused whole: nothing else was sent in its place
 			c = w.rawTLS("ok.test", "ok.test", port)
 			br = bufio.NewReader(c)
-			if !strings.HasPrefix(string(b), "sbx: path-") {
-				t.Errorf("%q: %q", target, b)
+			if !strings.HasPrefix(got.body, "sbx: path-") {
+				t.Errorf("%q: %q", target, got.body)
 			}
 			if !strings.ContainsAny(target, "\\") && !strings.Contains(target, "//") {
 				t.Errorf("%q was refused", target)
@@ -85,12 +81,8 @@ func TestCase53_HeadersAreByteFaithful(t *testing.T) {
 		if _, err := io.WriteString(c, want); err != nil {
 			t.Fatal(err)
 		}
-		resp, err := http.ReadResponse(br, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if b, _ := io.ReadAll(resp.Body); string(b) != want {
-			t.Errorf("upstream saw %.300q, want %.300q", b, want)
+		if got := readAnswer(br, "GET"); got.body != want {
+			t.Errorf("upstream saw %.300q, want %.300q", got.body, want)
 		}
 	}
 }
@@ -122,13 +114,9 @@ func TestMinimalHeadersAndNothingAdded(t *testing.T) {
 	w.grant(rule(t, "ok.test", port, "GET", "/**"))
 	c := w.rawTLS("ok.test", "ok.test", port)
 	fmt.Fprintf(c, "GET /x HTTP/1.1\r\nAccept: */*\r\nHost: ok.test:%d\r\nX-Other: 1\r\nAccept-Language: de\r\nuser-agent: u\r\nConnection: accept-encoding\r\nAccept-Encoding: br\r\n\r\n", port)
-	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, _ := io.ReadAll(resp.Body)
-	if want := fmt.Sprintf("GET /x HTTP/1.1\r\nAccept: */*\r\nHost: ok.test:%d\r\nuser-agent: u\r\n\r\n", port); string(b) != want {
-		t.Errorf("upstream saw %q, want %q", b, want)
+	got := readAnswer(bufio.NewReader(c), "GET")
+	if want := fmt.Sprintf("GET /x HTTP/1.1\r\nAccept: */*\r\nHost: ok.test:%d\r\nuser-agent: u\r\n\r\n", port); got.body != want {
+		t.Errorf("upstream saw %q, want %q", got.body, want)
 	}
 }
 

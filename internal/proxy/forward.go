@@ -121,7 +121,7 @@ func (x *exchange) copyOut(h *hop, resp *response) error {
 	if resp.bodyless || resp.length == 0 {
 		return wrapClient(x.w.finish(nil, nil))
 	}
-	buf := copyBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	buf := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(buf)
 	if resp.waits() {
 		if err := x.w.write(nil); err != nil {

@@ -93,7 +93,7 @@ var writers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, 16<<10
 
 // serveHTTP1 reads requests until the connection ends. Each is judged by itself.
 func (s *Server) serveHTTP1(c *clientConn) {
-	h := &h1{s: s, c: c, bw: writers.Get().(*bufio.Writer)} //nolint:errcheck // the pool holds nothing else
+	h := &h1{s: s, c: c, bw: writers.Get().(*bufio.Writer)}
 	h.bw.Reset(c.Conn)
 	defer func() {
 		h.bw.Reset(nil)
@@ -240,8 +240,7 @@ func (h *h1) failed(err error, first bool) {
 	h.started, h.bare, h.chunked = false, false, false
 	o := h.c.origin
 	row := o.row(o.protocol().String())
-	var p *partial
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*partial](err); ok {
 		h.req = p.req
 		row.Method, row.Path = egress.CleanPath(p.req.method), egress.CleanPath(pathOf(p.req.target))
 		if row.Host == "" && len(p.req.hosts) > 0 {

@@ -64,7 +64,7 @@ func (s *Server) serveHTTP2(c *clientConn) {
 		reset(rawConn(c))
 		return
 	}
-	bw := writers.Get().(*bufio.Writer) //nolint:errcheck // the pool holds nothing else
+	bw := writers.Get().(*bufio.Writer)
 	bw.Reset(c.Conn)
 	h := &h2{
 		s: s, c: c, fr: http2.NewFramer(bw, c.br), bw: bw, streams: make(map[uint32]*h2Stream),
@@ -120,8 +120,7 @@ func (h *h2) write(f func() error) error {
 // next reads and handles one frame.
 func (h *h2) next() error {
 	f, err := h.fr.ReadFrame()
-	var stream http2.StreamError
-	if errors.As(err, &stream) {
+	if stream, ok := errors.AsType[http2.StreamError](err); ok {
 		return h.badStream(stream)
 	}
 	if err != nil {
@@ -364,8 +363,7 @@ func (h *h2) run(st *h2Stream, req *request, err error) {
 	defer h.handlers.Done()
 	defer h.finished(st)
 	defer h.s.survive(rawConn(h.c))
-	var wire *wireError
-	if errors.As(err, &wire) {
+	if wire, ok := errors.AsType[*wireError](err); ok {
 		o := h.c.origin
 		row := o.row(o.protocol().String())
 		row.Method, row.Path = egress.CleanPath(req.method), egress.CleanPath(pathOf(req.target))
@@ -398,8 +396,7 @@ func (h *h2) finished(st *h2Stream) {
 
 // end closes the connection, saying why when it is the client's fault.
 func (h *h2) end(err error) {
-	var code http2.ConnectionError
-	if errors.As(err, &code) {
+	if code, ok := errors.AsType[http2.ConnectionError](err); ok {
 		h.s.deny(h.c.origin.row(h.c.origin.protocol().String()), refuseWire(malformed("an HTTP/2 connection error: "+err.Error())))
 		_ = h.write(func() error { return h.fr.WriteGoAway(h.last, http2.ErrCode(code), nil) })
 	} else if !h.asked {

@@ -58,7 +58,7 @@ func TestCase56_HTTP2Authorities(t *testing.T) {
 			t.Errorf("%q: %q, want %q", x.fields, got, x.result)
 		}
 		rows := w.rows.recorded(before + 1)[before:]
-		if len(rows) != 1 || string(rows[0].Code) != x.code {
+		if len(rows) != 1 || rows[0].Code != x.code {
 			t.Errorf("%q: %+v", x.fields, rows)
 		}
 	}

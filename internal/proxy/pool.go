@@ -7,12 +7,11 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/net/http2"
 
 	"github.com/fractalboxdev/sbx/internal/egress"
 )
@@ -36,7 +35,7 @@ const (
 // pool keeps the upstream connections of one grant.
 type pool struct {
 	cfg Config
-	h2t *http2.Transport
+	h2t *http.Transport // for HTTP/2 only, over connections that were dialled here
 
 	mu      sync.Mutex
 	closed  bool
@@ -55,16 +54,16 @@ type multi struct {
 }
 
 type shared struct {
-	*http2.ClientConn
+	*http.ClientConn
 	address string
 }
 
 // reserve returns a connection with room for one more request, and drops those
 // that have ended.
 func (m *multi) reserve() (shared, bool) {
-	m.conns = slices.DeleteFunc(m.conns, func(c shared) bool { return c.State().Closed })
+	m.conns = slices.DeleteFunc(m.conns, func(c shared) bool { return c.Err() != nil })
 	for _, c := range m.conns {
-		if c.ReserveNewRequest() {
+		if c.Reserve() == nil {
 			return c, true
 		}
 	}
@@ -73,14 +72,8 @@ func (m *multi) reserve() (shared, bool) {
 
 func newPool(cfg Config) *pool {
 	return &pool{
-		cfg: cfg,
-		h2t: &http2.Transport{
-			DisableCompression: true,
-			AllowHTTP:          true,
-			MaxHeaderListSize:  uint32(responseLimits.block), //nolint:gosec // a constant that fits
-			// Only a connection whose other end has vanished fails this.
-			ReadIdleTimeout: time.Minute,
-		},
+		cfg:     cfg,
+		h2t:     transport2(),
 		idle:    make(map[poolKey][]*upConn),
 		multi:   make(map[poolKey]*multi),
 		configs: make(map[poolKey]*tls.Config),
@@ -250,14 +243,10 @@ func (p *pool) multiplex(ctx context.Context, key poolKey) (found negotiated, re
 		m.h1 = true
 		return negotiated{h1: c}, false, nil
 	}
-	cc, err := p.h2t.NewClientConn(c.nc)
+	cc, err := p.speak2(ctx, c)
 	if err != nil {
 		c.kill()
 		return negotiated{}, false, err
-	}
-	if !cc.ReserveNewRequest() {
-		c.kill()
-		return negotiated{}, false, errors.New("the upstream takes no HTTP/2 requests")
 	}
 	made := shared{cc, c.address}
 	m.conns = append(m.conns, made)
@@ -345,7 +334,7 @@ func (m *multi) ready() bool {
 		return true // being dialled, and vetted, by another request
 	}
 	defer m.mu.Unlock()
-	return slices.ContainsFunc(m.conns, func(c shared) bool { return c.CanTakeNewRequest() })
+	return slices.ContainsFunc(m.conns, func(c shared) bool { return c.Available() > 0 })
 }
 
 // take returns an idle connection that is still alive. Requests that cannot be

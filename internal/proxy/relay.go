@@ -135,7 +135,7 @@ func (p *pair) run(fromClient, fromServer io.Reader) error {
 }
 
 func (p *pair) copy(dst net.Conn, src io.Reader, count *atomic.Int64) error {
-	buf := copyBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	buf := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(buf)
 	for {
 		n, err := src.Read(*buf)
@@ -274,7 +274,7 @@ func parseHello(msg []byte) (*hello, error) {
 func rerecord(msg []byte) []byte {
 	var out []byte
 	for part := range slices.Chunk(msg, 16<<10) {
-		out = append(out, recordHandshake, 3, 1, byte(len(part)>>8), byte(len(part)))
+		out = binary.BigEndian.AppendUint16(append(out, recordHandshake, 3, 1), uint16(len(part))) //nolint:gosec // at most 16 KiB
 		out = append(out, part...)
 	}
 	return out

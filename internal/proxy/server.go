@@ -229,15 +229,13 @@ func (s *Server) start(c net.Conn, handle func(net.Conn)) {
 // before it has revoked anything. The connection is gone, and the row says so.
 func (s *Server) survive(c net.Conn) {
 	if fault := recover(); fault != nil {
-		s.record(event.Request{Source: event.SourceHandler, Protocol: "tcp", Verdict: "deny",
-			Code: string(egress.CodeMalformed), Reason: fmt.Sprintf("internal error in the proxy: %v", fault)})
+		s.deny(event.Request{Protocol: "tcp"}, refuse(egress.CodeMalformed, fmt.Sprintf("internal error in the proxy: %v", fault)))
 		reset(c)
 	}
 }
 
 func (s *Server) refuseFull(c net.Conn) {
-	s.record(event.Request{Source: event.SourceHandler, Protocol: "tcp", Verdict: "deny", Code: string(egress.CodeBound),
-		Reason: fmt.Sprintf("more than %d connections at once", s.cfg.Limits.Connections)})
+	s.deny(event.Request{Protocol: "tcp"}, refuse(egress.CodeBound, fmt.Sprintf("more than %d connections at once", s.cfg.Limits.Connections)))
 	reset(c)
 }
 
@@ -276,7 +274,7 @@ func (s *Server) Close(ctx context.Context) error {
 		_ = c.Close()
 	}
 	s.mu.Unlock()
-	s.Floor()
+	s.Floor() //nolint:contextcheck // the floor outlives this call
 	done := make(chan struct{})
 	go func() { s.handlers.Wait(); close(done) }()
 	select {

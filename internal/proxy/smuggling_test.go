@@ -150,8 +150,8 @@ func TestBypass18_UpgradeIsStripped(t *testing.T) {
 	text := "GET /x HTTP/1.1\r\nHost: ok.test:%d\r\nConnection: Upgrade, HTTP2-Settings, x-hop\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nX-Hop: 1\r\nX-Kept: 1\r\n\r\n"
 	c := w.raw("ok.test", port)
 	fmt.Fprintf(c, text, port)
-	if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
-		t.Fatal(err)
+	if got := readAnswer(bufio.NewReader(c), "GET"); got.err != nil {
+		t.Fatal(got.err)
 	}
 	want := fmt.Sprintf("GET /x HTTP/1.1\r\nHost: ok.test:%d\r\nX-Kept: 1\r\n\r\n", port)
 	if got := <-seen; got != want {

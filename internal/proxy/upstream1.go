@@ -55,7 +55,7 @@ func (c *upConn) alive() bool {
 	quiet := false
 	err = rc.Read(func(fd uintptr) bool {
 		var b [1]byte
-		_, _, rerr := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT) //nolint:gosec // a descriptor fits an int
+		_, _, rerr := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		quiet = errors.Is(rerr, unix.EAGAIN)
 		return true
 	})
@@ -126,7 +126,7 @@ func (c *upConn) recycle() {
 // send writes the head, and the body with it when it is here already. A streamed
 // body goes up while the response is awaited.
 func (c *upConn) send(o *outgoing) (*upload, error) {
-	buf := heads.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	buf := heads.Get().(*[]byte)
 	defer heads.Put(buf)
 	b := append(o.appendHead((*buf)[:0]), o.body...)
 	_, err := c.nc.Write(b)
@@ -206,7 +206,7 @@ func (u *upload) settle() {
 // answers early may close for reading, but a body that fails on our side must not
 // look complete.
 func (u *upload) copy(c *upConn, o *outgoing) bool {
-	buf := copyBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+	buf := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(buf)
 	const room = 18 // for the size line and the end of a chunk
 	b := (*buf)[room : len(*buf)-2]
@@ -273,8 +273,7 @@ func (c *upConn) readHead(o *outgoing, up *upload) (*response, error) {
 	for range maxInterim {
 		h, err := readHead(c.br, responseLimits, true)
 		if err != nil {
-			var wire *wireError
-			if errors.As(err, &wire) {
+			if _, ok := errors.AsType[*wireError](err); ok {
 				return nil, err
 			}
 			return nil, unsent{unexpected(err)}

@@ -3,12 +3,59 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
+
+// dialled is the context key of the connection that transport2 is to use.
+type dialled struct{}
+
+// transport2 speaks HTTP/2 over the connection in its context and dials nothing.
+func transport2() *http.Transport {
+	given := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		c, ok := ctx.Value(dialled{}).(net.Conn)
+		if !ok {
+			return nil, errors.New("no connection was given")
+		}
+		return c, nil
+	}
+	t := &http.Transport{
+		DialContext: given, DialTLSContext: given,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: int64(responseLimits.block),
+		Protocols:              new(http.Protocols),
+		// Only a connection whose other end has vanished fails this.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: time.Minute},
+	}
+	t.Protocols.SetHTTP2(true)
+	t.Protocols.SetUnencryptedHTTP2(true)
+	return t
+}
+
+// speak2 begins HTTP/2 on a connection and reserves its first request.
+func (p *pool) speak2(ctx context.Context, c *upConn) (*http.ClientConn, error) {
+	scheme := "http"
+	if c.key.tls {
+		scheme = "https"
+	}
+	address := net.JoinHostPort(c.key.host.String(), strconv.Itoa(int(c.key.port)))
+	cc, err := p.h2t.NewClientConn(context.WithValue(ctx, dialled{}, c.nc), scheme, address)
+	if err != nil {
+		return nil, fmt.Errorf("beginning HTTP/2 with %s: %w", address, err)
+	}
+	if err := cc.Reserve(); err != nil {
+		return nil, fmt.Errorf("reserving a request at %s: %w", address, err)
+	}
+	return cc, nil
+}
 
 // roundTrip2 sends a request over HTTP/2 and returns the final response's head.
 func roundTrip2(ctx context.Context, cc shared, o *outgoing) (*response, error) {
@@ -18,7 +65,7 @@ func roundTrip2(ctx context.Context, cc shared, o *outgoing) (*response, error) 
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	resp, err := cc.RoundTrip(o.request2(ctx))
+	resp, err := cc.RoundTrip(o.request2(ctx)) //nolint:bodyclose // closed by the response's close
 	if err != nil {
 		cancel()
 		if o.stream != nil {
@@ -56,11 +103,11 @@ func (o *outgoing) request2(ctx context.Context) *http.Request {
 		req.URL.Opaque = o.target
 	}
 	for i := range o.fields {
-		name := strings.ToLower(o.fields[i].name)
+		name := http.CanonicalHeaderKey(o.fields[i].name)
 		req.Header[name] = append(req.Header[name], o.fields[i].value)
 	}
-	if _, ok := req.Header["user-agent"]; !ok {
-		req.Header["user-agent"] = nil // keeps the transport from adding its own
+	if _, ok := req.Header["User-Agent"]; !ok {
+		req.Header["User-Agent"] = nil // keeps the transport from adding its own
 	}
 	switch {
 	case o.stream != nil:

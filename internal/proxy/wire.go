@@ -94,7 +94,7 @@ var headReaders = sync.Pool{New: func() any { return &headReader{buf: make([]byt
 // readHead reads until the empty line. A connection that ends before the first
 // byte is io.EOF; other transport errors are returned as they are.
 func readHead(br *bufio.Reader, limits headLimits, lenient bool) (head, error) {
-	r := headReaders.Get().(*headReader) //nolint:errcheck // the pool holds nothing else
+	r := headReaders.Get().(*headReader)
 	r.br, r.limits, r.lenient = br, limits, lenient
 	h, err := r.read(limits.line > 0)
 	r.br, r.buf, r.ends = nil, r.buf[:0], r.ends[:0]

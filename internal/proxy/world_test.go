@@ -435,6 +435,17 @@ func readRequest(br *bufio.Reader) string {
 	}
 }
 
+// readAnswer reads one response to method.
+func readAnswer(br *bufio.Reader, method string) answer {
+	resp, err := http.ReadResponse(br, &http.Request{Method: method})
+	if err != nil {
+		return answer{err: err}
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, resp.Status, resp.Header, string(b), err}
+}
+
 func urlFor(scheme, host string, port uint16, path string) string {
 	return fmt.Sprintf("%s://%s:%d%s", scheme, host, port, path)
 }

@@ -103,7 +103,7 @@ func dialSOCKS(ctx context.Context, proxy *url.URL, target string) (net.Conn, er
 	if err != nil {
 		return nil, fmt.Errorf("setting up the host's proxy %s: %w", proxy.Host, err)
 	}
-	c, err := s.(netproxy.ContextDialer).DialContext(ctx, "tcp", target) //nolint:errcheck // the package's own dialer has the method
+	c, err := s.(netproxy.ContextDialer).DialContext(ctx, "tcp", target)
 	if err != nil {
 		return nil, fmt.Errorf("dialling %s through the host's proxy: %w", target, err)
 	}

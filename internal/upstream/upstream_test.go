@@ -85,8 +85,7 @@ func TestBypass10_OneBadAddressRefusesTheHost(t *testing.T) {
 	if !errors.As(err, &refused) || refused.Address != netip.MustParseAddr("127.0.0.1") {
 		t.Errorf("a name with a public and a loopback address: %v", err)
 	}
-	var address *egress.AddressError
-	if !errors.As(err, &address) {
+	if _, ok := errors.AsType[*egress.AddressError](err); !ok {
 		t.Errorf("%v does not wrap *egress.AddressError", err)
 	}
 	if accepted.Load() != 0 {
