@@ -34,8 +34,9 @@ const (
 
 // pool keeps the upstream connections of one grant.
 type pool struct {
-	cfg Config
-	h2t *http.Transport // for HTTP/2 only, over connections that were dialled here
+	cfg      Config
+	sessions tls.ClientSessionCache
+	h2t      *http.Transport // for HTTP/2 only, over connections that were dialled here
 
 	mu      sync.Mutex
 	closed  bool
@@ -70,7 +71,7 @@ func (m *multi) reserve() (shared, bool) {
 	return shared{}, false
 }
 
-func newPool(cfg Config) *pool {
+func newPool(cfg Config, sessions tls.ClientSessionCache) *pool {
 	return &pool{
 		cfg:     cfg,
 		h2t:     transport2(),
@@ -294,6 +295,7 @@ func (p *pool) tlsFor(key poolKey) *tls.Config {
 	if cfg == nil {
 		cfg = p.cfg.UpstreamTLS.Clone()
 		cfg.ServerName = key.host.String()
+		cfg.ClientSessionCache = p.sessions
 		cfg.NextProtos = []string{"http/1.1"}
 		if key.h2 {
 			cfg.NextProtos = []string{"h2", "http/1.1"}

@@ -2,6 +2,8 @@ package proxy_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -209,5 +211,17 @@ func TestConnectionLimit(t *testing.T) {
 	}
 	if row := w.rows.recorded(1)[0]; row.Code != "bound-reached" {
 		t.Errorf("%+v", row)
+	}
+}
+
+func TestTrustMayComeAfterNew(t *testing.T) {
+	trust := &tls.Config{MinVersion: tls.VersionTLS12}
+	w := newWorld(t, func(c *proxyConfig) { c.UpstreamTLS = trust })
+	trust.RootCAs = x509.NewCertPool()
+	trust.RootCAs.AddCert(w.up.Certificate())
+	port := w.origin(hello, false, "ok.test")
+	w.grant(rule(t, "ok.test", port, "GET", "/**"))
+	if got := w.do(w.client(transparent), "GET", urlFor("https", "ok.test", port, "/x"), ""); got.status != 200 {
+		t.Errorf("%d %q %v", got.status, got.body, got.err)
 	}
 }

@@ -71,7 +71,9 @@ type Config struct {
 	Vet func(ctx context.Context, host egress.Host, port uint16, a egress.AddressAllowance) error
 	// Dial resolves a granted host and dials the very address that it vetted.
 	Dial func(ctx context.Context, host egress.Host, port uint16, a egress.AddressAllowance) (net.Conn, error)
-	// UpstreamTLS holds the host's trust; server name and ALPN are set here. nil: system roots.
+	// UpstreamTLS holds the host's trust; server name, ALPN and the session cache
+	// are set on copies of it. It is read at dials, so it may be filled in until the
+	// first Apply. nil: system roots.
 	UpstreamTLS *tls.Config
 	Limits      Limits
 	Clock       func() time.Time // nil: time.Now
@@ -82,6 +84,7 @@ type Config struct {
 type Server struct {
 	cfg      Config
 	tls      *tls.Config // towards the client
+	sessions tls.ClientSessionCache
 	current  atomic.Pointer[snapshot]
 	nextID   atomic.Uint64
 	buffered atomic.Int64
@@ -102,12 +105,9 @@ func New(cfg Config) *Server {
 	if cfg.UpstreamTLS == nil {
 		cfg.UpstreamTLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	if cfg.UpstreamTLS.ClientSessionCache == nil {
-		cfg.UpstreamTLS = cfg.UpstreamTLS.Clone()
-		cfg.UpstreamTLS.ClientSessionCache = tls.NewLRUClientSessionCache(256)
-	}
 	s := &Server{
 		cfg:       cfg,
+		sessions:  tls.NewLRUClientSessionCache(256),
 		listeners: make(map[net.Listener]struct{}),
 		conns:     make(map[net.Conn]struct{}),
 	}
@@ -136,7 +136,7 @@ func (s *Server) newSnapshot(p *egress.Policy) *snapshot {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &snapshot{
 		policy: p,
-		pool:   newPool(s.cfg),
+		pool:   newPool(s.cfg, s.sessions),
 		begin:  func() (context.Context, context.CancelCauseFunc) { return context.WithCancelCause(ctx) },
 		end:    cancel,
 	}
