@@ -73,12 +73,13 @@ func (m *multi) reserve() (shared, bool) {
 
 func newPool(cfg Config, sessions tls.ClientSessionCache) *pool {
 	return &pool{
-		cfg:     cfg,
-		h2t:     transport2(),
-		idle:    make(map[poolKey][]*upConn),
-		multi:   make(map[poolKey]*multi),
-		configs: make(map[poolKey]*tls.Config),
-		open:    make(map[net.Conn]struct{}),
+		cfg:      cfg,
+		sessions: sessions,
+		h2t:      transport2(),
+		idle:     make(map[poolKey][]*upConn),
+		multi:    make(map[poolKey]*multi),
+		configs:  make(map[poolKey]*tls.Config),
+		open:     make(map[net.Conn]struct{}),
 	}
 }
 
