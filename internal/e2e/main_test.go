@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -47,8 +48,8 @@ func within(t *testing.T, limit time.Duration, lab *sbxtest.Lab, who sbxtest.Use
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
-		if cmd.Process != nil {
-			_ = cmd.Process.Kill() // it may have just ended
+		for _, p := range sbxtest.Processes(t) { // tests run one after the other: all are the command's
+			_ = syscall.Kill(p.PID, syscall.SIGKILL) // it may have just ended
 		}
 	})
 	got := lab.RunCommand(t, who, cmd)
