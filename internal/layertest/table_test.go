@@ -48,6 +48,7 @@ var table = map[string]place{
 	"resolver":      {adapter, []string{"egress", "event"}},
 	"sandbox":       {adapter, []string{"sandbox/stage", "ticket", "grant"}},
 	"sandbox/stage": {adapter, nil},
+	"sshsig":        {adapter, nil},
 	"stdio":         {adapter, nil},
 	"store":         {adapter, []string{"event", "floor", "grant", "report", "secret"}},
 	"term":          {adapter, []string{"egress", "event", "grant", "report"}},
@@ -93,6 +94,8 @@ var homes = map[string][]string{
 	"github.com/spf13/cobra":            {"cli"},
 	"github.com/spf13/pflag":            {"cli"},
 	"github.com/vishvananda/netlink":    {"netns", "sbxtest"},
+	"golang.org/x/crypto/ssh":           {"sshsig"},
+	"golang.org/x/net/publicsuffix":     {"profile"},
 	"modernc.org/sqlite":                {"store"},
 	"testing":                           {"sbxtest"},
 	"github.com/rogpeppe/go-internal":   {},
@@ -115,7 +118,7 @@ func below(l layer) []string {
 	lower := []string{"sbx", "egress", "event", "secret", "ticket", "floor", "grant", "profile", "report"}
 	if l > adapter {
 		lower = append(lower, "artifact", "config", "credential", "handshake", "host", "meter", "netns", "pki", "proxy",
-			"registry", "resolver", "sandbox", "sandbox/stage", "stdio", "store", "term", "trust", "upstream")
+			"registry", "resolver", "sandbox", "sandbox/stage", "sshsig", "stdio", "store", "term", "trust", "upstream")
 	}
 	if l > story {
 		lower = append(lower, "admission", "approval", "canary", "deploy", "detached", "fence", "workspace")
