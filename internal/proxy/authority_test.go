@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -92,7 +93,7 @@ func TestBypass4_OneAuthorityOnAConnection(t *testing.T) {
 	}
 }
 
-func TestCase56_SpellingsOfHost(t *testing.T) {
+func TestBypass5And7And8_SpellingsOfHost(t *testing.T) {
 	w, _, port := twoHosts(t)
 	for host, status := range map[string]string{
 		fmt.Sprintf("good.test:%d", port):   "200",
@@ -366,5 +367,56 @@ func TestHandshakeFailuresAreRecorded(t *testing.T) {
 		if rows := w.rows.recorded(before + 1)[before:]; rows[0].Code != code || rows[0].Host != host {
 			t.Errorf("%s: %+v", host, rows)
 		}
+	}
+}
+
+func TestBypass9And15_SpellingsOfPath(t *testing.T) {
+	w := newWorld(t)
+	secure, plain := w.origin(hello, false, "ok.test"), w.origin(hello, true)
+	w.grant(
+		rule(t, "ok.test", secure, "GET", "/allowed/**"),
+		rule(t, "ok.test", plain, "GET", "/allowed/**", plainHTTP),
+	)
+	targets := []string{
+		"/allowed/..;/x", "/allowed/%2e%2e/x", "/allowed/.%2e/x", "/allowed/%252e%252e/x", "/allowed/..%2fx", "/allowed/%2e%2e%2fx",
+		"/allowed/..\\x", "/allowed/..%5cx", "/allowed//x", "/allowed/%00", "/%61llowed/../x", "/allowed/./x", "/Allowed/x", "/allowedx",
+	}
+	for _, target := range targets {
+		for port, c := range map[uint16]net.Conn{secure: w.rawTLS("ok.test", "ok.test", secure), plain: w.raw("ok.test", plain)} {
+			before := len(w.rows.all())
+			fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: ok.test:%d\r\n\r\n", target, port)
+			if got := readAnswer(bufio.NewReader(c), "GET"); got.status != 403 {
+				t.Errorf("%s: %d %q", target, got.status, got.body)
+			}
+			if n := len(w.rows.all()) - before; n != 1 {
+				t.Errorf("%s: %d records", target, n)
+			}
+		}
+	}
+	// What is harmless is sent as it was written.
+	c := w.raw("ok.test", plain)
+	fmt.Fprintf(c, "GET /%%61llowed/x%%20y HTTP/1.1\r\nHost: ok.test:%d\r\n\r\n", plain)
+	if got := readAnswer(bufio.NewReader(c), "GET"); got.body != "hello GET /%61llowed/x%20y" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// full is the error of a certificate authority at its bound.
+type full struct{}
+
+func (full) Error() string { return "the run has made 4096 leaf certificates, its bound" }
+func (full) Bound() bool   { return true }
+
+func TestLeafBoundIsRecorded(t *testing.T) {
+	w := newWorld(t, func(c *proxyConfig) {
+		c.Certificate = func(string) (*tls.Certificate, error) { return nil, full{} }
+	})
+	w.grant(rule(t, "ok.test", 443, "GET", "/**"))
+	c := w.raw("ok.test", 443)
+	if err := tlsClientWithoutTrust(c, "ok.test"); err == nil {
+		t.Error("a handshake without a certificate")
+	}
+	if row := w.rows.recorded(1)[0]; row.Code != "bound-reached" || row.Host != "ok.test" {
+		t.Errorf("%+v", row)
 	}
 }

@@ -153,7 +153,7 @@ func (c *rewriter) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-func TestTunnelRefusals(t *testing.T) {
+func TestBypass3_TunnelsSeeOnlyTheServerName(t *testing.T) {
 	w, port := tunnelWorld(t)
 	hello := func(name string) string {
 		client, server := net.Pipe()
