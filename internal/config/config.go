@@ -39,6 +39,7 @@ type Config struct {
 	FailOnDenial Value[bool]
 	ClientEnv    Value[bool] // npm_config_*, GOPROXY, PIP_* of the caller name registries
 	EnvAllow     Value[[]string]
+	Signers      Value[string]              // allowed_signers: who may approve; "" for nobody
 	Registries   map[string]Value[[]string] // ecosystem → base URLs, of npm and yarn also "@scope=URL"
 	FileHosts    map[string]Value[[]string] // python → base URLs of the files that an index points at
 	Checksums    map[string]Value[[]string] // go → base URLs of the checksum database
@@ -115,6 +116,7 @@ func defaults() Config {
 		FailOnDenial: Value[bool]{false, SourceDefault},
 		ClientEnv:    Value[bool]{false, SourceDefault},
 		EnvAllow:     Value[[]string]{nil, SourceDefault},
+		Signers:      Value[string]{"", SourceDefault},
 		Registries:   map[string]Value[[]string]{},
 		FileHosts:    map[string]Value[[]string]{},
 		Checksums:    map[string]Value[[]string]{},
@@ -132,6 +134,7 @@ type Row struct {
 func (c Config) Explain() []Row {
 	rows := []Row{
 		{"state_dir", strconv.Quote(c.StateDir.V), c.StateDir.Source},
+		{"allowed_signers", strconv.Quote(c.Signers.V), c.Signers.Source},
 		{"timeout", strconv.Quote(c.Timeout.V.String()), c.Timeout.Source},
 		{"grace", strconv.Quote(c.Grace.V.String()), c.Grace.Source},
 		{"quiet", strconv.FormatBool(c.Quiet.V), c.Quiet.Source},

@@ -48,6 +48,7 @@ go = []
 		t.Fatal(err)
 	}
 	want := []Row{
+		{"allowed_signers", `""`, SourceDefault},
 		{"checksums.go", `[]`, user + ":13"},
 		{"client_env", "true", user + ":4"},
 		{"env.allow", `["MY_VAR", "_x9"]`, user + ":2"},

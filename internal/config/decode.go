@@ -24,6 +24,7 @@ type file struct {
 	Summary      *bool               `toml:"summary"`
 	FailOnDenial *bool               `toml:"fail_on_denial"`
 	ClientEnv    *bool               `toml:"client_env"`
+	Signers      *string             `toml:"allowed_signers"`
 	Env          envTable            `toml:"env"`
 	Registries   map[string][]string `toml:"registries"`
 	FileHosts    map[string][]string `toml:"file_hosts"`
@@ -46,7 +47,7 @@ func (c *Config) apply(path string, text []byte) error {
 		return src.fault(unknown[0], unknownKey(unknown[0]))
 	}
 	for _, set := range []func(file, source) error{
-		c.setPlain, c.setTimes, c.setStateDir, c.setEnv, c.setTables,
+		c.setPlain, c.setTimes, c.setPaths, c.setEnv, c.setTables,
 	} {
 		if err := set(f, src); err != nil {
 			return err
@@ -132,14 +133,19 @@ func (c *Config) setTimes(f file, src source) error {
 	return nil
 }
 
-func (c *Config) setStateDir(f file, src source) error {
-	if f.StateDir == nil {
-		return nil
+func (c *Config) setPaths(f file, src source) error {
+	for key, it := range map[string]struct {
+		path *string
+		into *Value[string]
+	}{"state_dir": {f.StateDir, &c.StateDir}, "allowed_signers": {f.Signers, &c.Signers}} {
+		if it.path == nil {
+			continue
+		}
+		if !filepath.IsAbs(*it.path) {
+			return src.fault([]string{key}, fmt.Sprintf("%s = %q is not an absolute path", key, *it.path))
+		}
+		*it.into = Value[string]{filepath.Clean(*it.path), src.at(key)}
 	}
-	if !filepath.IsAbs(*f.StateDir) {
-		return src.fault([]string{"state_dir"}, fmt.Sprintf("state_dir = %q is not an absolute path", *f.StateDir))
-	}
-	c.StateDir = Value[string]{filepath.Clean(*f.StateDir), src.at("state_dir")}
 	return nil
 }
 

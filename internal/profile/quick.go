@@ -9,22 +9,42 @@ import (
 )
 
 // Resolve parses a file that was reviewed with the binary and resolves some of
-// its profiles. It is on the start-up path of every run, so only those profiles
-// are parsed, as long as nothing is wrong; anything else takes the long way,
-// whose refusals know all the names. Files from elsewhere go through Parse. vars
-// is the caller's environment, where inputs may name variables.
-func Resolve(text, file string, names []string, inputs, vars map[string]string, endpoints EndpointSource) (grant.Grant, error) {
+// its profiles, and of custom ones that were approved. It is on the start-up path
+// of every run, so only the named profiles are parsed, as long as nothing is
+// wrong; anything else takes the long way, whose refusals know all the names.
+// Files from elsewhere go through Parse. vars is the caller's environment, where
+// inputs may name variables.
+func Resolve(text, file string, names []string, inputs, vars map[string]string, endpoints EndpointSource, custom ...Set) (grant.Grant, error) {
 	set, err := Parse(only(text, names), file)
+	if err == nil {
+		set, err = set.with(custom)
+	}
 	if err == nil {
 		if g, err := set.Resolve(names, set.WithVars(names, inputs, vars), endpoints); err == nil {
 			return g, nil
 		}
 	}
-	set, err = Parse(text, file)
-	if err != nil {
+	if set, err = Parse(text, file); err != nil {
+		return grant.Grant{}, err
+	}
+	if set, err = set.with(custom); err != nil {
 		return grant.Grant{}, err
 	}
 	return set.Resolve(names, set.WithVars(names, inputs, vars), endpoints)
+}
+
+// with adds the profiles of other sets, whose names have to be new.
+func (s Set) with(others []Set) (Set, error) {
+	all := Set{profiles: maps.Clone(s.profiles)}
+	for _, other := range others {
+		for name, p := range other.profiles {
+			if _, twice := all.profiles[name]; twice {
+				return Set{}, &Refusal{Code: CodeBadGrant, Subject: name, Detail: "there are two profiles called " + quote(name)}
+			}
+			all.profiles[name] = p
+		}
+	}
+	return all, nil
 }
 
 // WithVars returns inputs and, for those left out, the values of the variables
