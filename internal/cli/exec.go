@@ -195,14 +195,19 @@ func (o *execOptions) who() string {
 
 // derive makes the grant and what points the clients at its endpoints.
 func (o *execOptions) derive(e *environment, c config.Config, dir string) (fence.Derived, error) {
-	if len(o.profiles) == 0 && len(o.inputs) == 0 {
+	if o.selection.empty() {
 		return fence.Derived{}, nil // no profile, no network: nothing to read
 	}
 	r, err := e.resolve(o.selection, c, dir)
 	if err != nil {
 		return fence.Derived{}, recipeRefusal(err)
 	}
-	d := fence.Derived{Grant: r.grant}
+	if !o.dryRun {
+		if err := r.remember(); err != nil {
+			return fence.Derived{}, recipeRefusal(err)
+		}
+	}
+	d := fence.Derived{Grant: r.grant, Approvals: r.approvals}
 	for _, ecosystem := range r.grant.Ecosystems() {
 		if err := addClient(&d, r.endpoints, ecosystem); err != nil {
 			return fence.Derived{}, err

@@ -86,6 +86,9 @@ func (o *execOptions) write(e *environment, out fence.Outcome, file *outcomeFile
 
 // recipeRefusal gives an error of the grant its kind.
 func recipeRefusal(err error) error {
+	if refusal, ok := errors.AsType[*event.Refusal](err); ok {
+		return refusal // it has its kind: that of the review gate
+	}
 	r := &event.Refusal{Kind: event.RefusedRecipe, Code: "bad-input", Message: err.Error(), Next: nextStep(err), Cause: err}
 	if p, ok := errors.AsType[*profile.Refusal](err); ok {
 		r.Code = string(p.Code)

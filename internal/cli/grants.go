@@ -10,26 +10,27 @@ import (
 
 	sbx "github.com/fractalboxdev/sbx"
 	"github.com/fractalboxdev/sbx/internal/config"
-	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/profile"
 	"github.com/fractalboxdev/sbx/internal/registry"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 )
 
-// selection is what --profile and --input say.
+// selection is what --profile, --profile-file and --input say.
 type selection struct {
 	profiles []string
+	files    []string // of custom profiles
 	inputs   []string
 }
 
-// addTo makes the two flags.
+// addTo makes the flags.
 func (s *selection) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&s.profiles, "profile", nil, "grant what this `profile` allows; may be given several times")
+	cmd.Flags().StringArrayVar(&s.files, "profile-file", nil, "also know the profiles of this approved `file`; may be given several times")
 	cmd.Flags().StringArrayVar(&s.inputs, "input", nil, "value of a profile's input, as `KEY=VALUE`; may be given several times")
 }
 
 // empty reports whether nothing is selected.
-func (s *selection) empty() bool { return len(s.profiles) == 0 && len(s.inputs) == 0 }
+func (s *selection) empty() bool { return len(s.profiles)+len(s.files)+len(s.inputs) == 0 }
 
 // values parses the inputs. The same input twice is an error unless both say the same.
 func (s *selection) values() (map[string]string, error) {
@@ -72,9 +73,13 @@ func (e *environment) resolve(s selection, c config.Config, workdir string) (res
 	if err != nil {
 		return resolved{}, err
 	}
-	endpoints := e.endpoints(c, workdir)
-	g, err := profile.Resolve(sbx.BuiltinProfiles, builtinFile, s.profiles, values, e.vars, endpoints.Endpoints)
-	return resolved{grant: g, endpoints: endpoints}, err
+	r, custom, err := e.customProfiles(s, c, workdir)
+	if err != nil {
+		return resolved{}, err
+	}
+	r.endpoints = e.endpoints(c, workdir)
+	r.grant, err = profile.Resolve(sbx.BuiltinProfiles, builtinFile, s.profiles, values, e.vars, r.endpoints.Endpoints, custom...)
+	return r, err
 }
 
 // endpoints makes the resolver of registry addresses. No file counts that a
@@ -82,13 +87,7 @@ func (e *environment) resolve(s selection, c config.Config, workdir string) (res
 func (e *environment) endpoints(c config.Config, workdir string) *registry.Resolver {
 	opt := registry.Options{
 		Home: e.vars["HOME"], UserID: os.Geteuid(), RootID: sandbox.RootUID(), Operator: operatorEndpoints(c),
-		Env: e.vars, ClientEnvAllowed: c.ClientEnv.V, AskDefault: e.askDefault,
-	}
-	if workdir != "" {
-		opt.Forbidden = append(opt.Forbidden, workdir)
-	}
-	if dir, ok := fence.CacheDirectory(e.env); ok {
-		opt.Forbidden = append(opt.Forbidden, dir)
+		Env: e.vars, ClientEnvAllowed: c.ClientEnv.V, AskDefault: e.askDefault, Forbidden: e.writable(workdir),
 	}
 	return registry.New(opt)
 }

@@ -16,7 +16,10 @@ import (
 
 func newProfilesCommand(e *environment) *cobra.Command {
 	cmd := group("profiles", "Show the reviewed sets of rules that a run can be granted")
-	cmd.AddCommand(newProfilesList(e), newProfilesShow(e), newProfilesLint(e), newProfilesTest(e), newProfilesDiff(e), newProfilesSuggest(e))
+	cmd.AddCommand(
+		newProfilesList(e), newProfilesShow(e), newProfilesLint(e), newProfilesTest(e), newProfilesDiff(e), newProfilesSuggest(e),
+		newProfilesApprove(e), newProfilesRevoke(e),
+	)
 	return cmd
 }
 
@@ -71,10 +74,12 @@ func inputNames(p profile.Profile) string {
 
 func newProfilesShow(e *environment) *cobra.Command {
 	var asJSON bool
+	var files []string
 	cmd := &cobra.Command{
 		Use: "show NAME", Short: "Print a profile's rules and where its registries are", Args: exactly("NAME"),
-		RunE: func(_ *cobra.Command, args []string) error { return e.showProfile(args[0], asJSON) },
+		RunE: func(_ *cobra.Command, args []string) error { return e.showProfile(args[0], files, asJSON) },
 	}
+	cmd.Flags().StringArrayVar(&files, "profile-file", nil, "also know the profiles of this approved `file`; may be given several times")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -91,9 +96,16 @@ type ruleView struct {
 	Permission egress.Rule `json:"permission"`
 }
 
-func (e *environment) showProfile(name string, asJSON bool) error {
+func (e *environment) showProfile(name string, files []string, asJSON bool) error {
 	set, err := builtinProfiles()
 	if err != nil {
+		return err
+	}
+	custom, err := e.customSet(files)
+	if err != nil {
+		return err
+	}
+	if set, err = set.With(custom); err != nil {
 		return err
 	}
 	p, err := set.Get(name)

@@ -165,6 +165,10 @@ func (f *fence) derive(ctx context.Context) error {
 	for _, p := range d.Grant.Profiles() {
 		f.receipt.Profiles = append(f.receipt.Profiles, p.Name)
 	}
+	for _, in := range d.Grant.Inputs() {
+		f.receipt.Inputs = append(f.receipt.Inputs, event.Input{Profile: in.Profile, Name: in.Name, Value: in.Value})
+	}
+	f.receipt.Approvals = d.Approvals
 	for _, e := range d.Grant.Endpoints() {
 		f.receipt.Endpoints = append(f.receipt.Endpoints, event.Endpoint{Ecosystem: e.Ecosystem, URL: e.URL, Source: e.Source})
 	}

@@ -14,8 +14,9 @@ import (
 // Derived is what the reviewed definitions and vetted inputs of a run came to.
 type Derived struct {
 	Grant     grant.Grant
-	ClientEnv []grant.EnvVar // points clients at the endpoints, without userinfo
-	Files     []sandbox.File // client configuration for the private home directory
+	ClientEnv []grant.EnvVar   // points clients at the endpoints, without userinfo
+	Files     []sandbox.File   // client configuration for the private home directory
+	Approvals []event.Approval // of the profiles that are not built in
 }
 
 // Options are everything that one pass through the fence is told.

@@ -64,6 +64,11 @@ const (
 // customPrefix begins the name of every profile that is not built in.
 const customPrefix = "x-"
 
+// CustomName reports whether a profile that is not built in may have that name.
+func CustomName(name string) bool {
+	return profileName.MatchString(name) && strings.HasPrefix(name, customPrefix)
+}
+
 // Lint returns everything that a reviewer would have to object to, in the order
 // of lines. custom demands the names of profiles that are not built in. A file
 // without findings loads.

@@ -17,7 +17,7 @@ import (
 func Resolve(text, file string, names []string, inputs, vars map[string]string, endpoints EndpointSource, custom ...Set) (grant.Grant, error) {
 	set, err := Parse(only(text, names), file)
 	if err == nil {
-		set, err = set.with(custom)
+		set, err = set.With(custom...)
 	}
 	if err == nil {
 		if g, err := set.Resolve(names, set.WithVars(names, inputs, vars), endpoints); err == nil {
@@ -27,15 +27,16 @@ func Resolve(text, file string, names []string, inputs, vars map[string]string, 
 	if set, err = Parse(text, file); err != nil {
 		return grant.Grant{}, err
 	}
-	if set, err = set.with(custom); err != nil {
+	if set, err = set.With(custom...); err != nil {
 		return grant.Grant{}, err
 	}
 	return set.Resolve(names, set.WithVars(names, inputs, vars), endpoints)
 }
 
-// with adds the profiles of other sets, whose names have to be new.
-func (s Set) with(others []Set) (Set, error) {
-	all := Set{profiles: maps.Clone(s.profiles)}
+// With adds the profiles of other sets, whose names have to be new.
+func (s Set) With(others ...Set) (Set, error) {
+	all := Set{profiles: map[string]Profile{}}
+	maps.Copy(all.profiles, s.profiles)
 	for _, other := range others {
 		for name, p := range other.profiles {
 			if _, twice := all.profiles[name]; twice {

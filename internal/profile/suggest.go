@@ -40,7 +40,7 @@ var errDraft = errors.New("the draft is not what was seen")
 // What it leaves out stands in comments, with the reason. The draft is checked:
 // it has no lint findings. Without any request to allow the text is comments.
 func Suggest(name string, seen []Seen) (string, error) {
-	if !profileName.MatchString(name) || !strings.HasPrefix(name, customPrefix) {
+	if !CustomName(name) {
 		return "", &Refusal{Code: CodeUnknownProfile, Subject: name, Detail: "the name of a custom profile begins with " + customPrefix + ", then lower-case letters, digits and hyphens"}
 	}
 	shapes, skipped := sift(seen)
