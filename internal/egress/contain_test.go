@@ -104,3 +104,15 @@ func FuzzWithin(f *testing.F) {
 		}
 	})
 }
+
+// A rule without a path grants none below a base path either: not the base path itself.
+func TestNoPathUnderABasePath(t *testing.T) {
+	under, err := egress.PathPattern{}.Under("/base")
+	if err != nil || under.String() != "" {
+		t.Errorf("%q, %v", under, err)
+	}
+	rule := egress.Rule{ID: "p/r", Protocol: egress.ProtocolHTTPS, Host: mustPattern(t, "a.test"), Methods: []string{"GET"}, Path: under}
+	if _, err := egress.Compile([]egress.Rule{rule}, nil); err == nil {
+		t.Error("it compiles")
+	}
+}

@@ -114,6 +114,9 @@ func consistent(d *profileDoc) *profileDoc {
 
 // mutated changes one thing of a definition.
 func (w world) mutated(d profileDoc) *profileDoc {
+	if len(d.Rules) == 0 {
+		d.Rules = []ruleDoc{w.rule(7)}
+	}
 	d.Rules = slices.Clone(d.Rules)
 	r := &d.Rules[w.IntN(len(d.Rules))]
 	fresh := w.rule(9)

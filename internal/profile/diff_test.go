@@ -186,3 +186,11 @@ func TestDiffComparesNormalisedForms(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A registry rule that forgets its path does not load, whatever its examples.
+func TestRegistryRuleWithoutPath(t *testing.T) {
+	text := strings.NewReplacer(`host = "a.test"`, `host = "registry:npm"`, `path = "/x/**"`, "", `"GET /x/y", "POST https://a.test/x length=100"`, `"GET https://registry.test/base"`).Replace(minimal)
+	if _, err := profile.Parse(text, "x.toml"); err == nil || !strings.Contains(err.Error(), "needs methods and a path") {
+		t.Errorf("%v", err)
+	}
+}
