@@ -132,7 +132,7 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 	f := fence.Options{
 		Self: e.build.Self, Argv: argv, Workdir: dir, ReadOnly: o.readOnly, Env: e.env,
 		Extra: append(inheritable(c.EnvAllow.V), o.env...), Timeout: o.timeout, Grace: o.grace, NoTTY: o.noTTY, NoCache: o.noCache,
-		StateDir: state, Consumer: o.who(), Version: e.build.Version,
+		StateDir: state, Config: []string{config.SystemFile, config.UserFile(e.getenv)}, Consumer: o.who(), Version: e.build.Version,
 		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,
 		Derive: func(context.Context) (fence.Derived, error) { return o.derive(e, c, dir) },
 	}

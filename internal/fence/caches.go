@@ -25,7 +25,7 @@ func (f *fence) caches(facts sandbox.Facts) ([]sandbox.Cache, error) {
 			Next: "set one of them, or use --no-cache",
 		}
 	}
-	if !f.o.ReadOnly && sandbox.Within(base, facts.Workdir) {
+	if !f.o.ReadOnly && sandbox.Within(sandbox.Resolve(base), facts.Workdir) {
 		return nil, &sandbox.Refusal{
 			What: fmt.Sprintf("the cache directory %s lies in the working directory", base),
 			Next: "use --no-cache, or set XDG_CACHE_HOME to a directory outside",

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/signal"
 	"syscall"
 	"time"
 
@@ -28,7 +27,7 @@ func (f *fence) receive() {
 	for {
 		m, err := f.conn.Receive()
 		f.inbox <- message{m, err}
-		if err != nil && m.Kind != "failed" {
+		if err != nil && m.Kind != handshake.Failed {
 			return
 		}
 	}
@@ -61,18 +60,22 @@ func (f *fence) prove() error {
 // watchInit opens the init by its pid: its end is the end of everything inside, and
 // the supervisor looks at that itself.
 func (f *fence) watchInit(m message) error {
-	var pid int
-	if err := m.Decode(&pid); err != nil {
+	pid, err := m.Int()
+	if err != nil {
 		return err
 	}
-	p, err := openProcess(pid, f.o.Self.Runner)
-	f.init = p
+	f.init, err = openProcess(pid, f.o.Self.Runner)
 	return err
 }
 
 // apply swaps the floor for the grant, once, and lets the command start.
 func (f *fence) apply() error {
 	f.streams.Start(f.run.Output())
+	if f.bits != nil {
+		if _, err := f.bits(); err != nil {
+			return err
+		}
+	}
 	if f.roots != nil {
 		roots, err := f.roots()
 		if err != nil {
@@ -82,6 +85,7 @@ func (f *fence) apply() error {
 	}
 	f.network.proxy.Apply(f.derived.Grant.Policy())
 	f.receipt.Applied = f.applied()
+	f.streams.Resize() // the window may have changed since its size was looked at
 	return f.conn.Send(msgGo, nil)
 }
 
@@ -113,9 +117,6 @@ var forwarded = []os.Signal{
 // wait follows the command to its end: the timeout and the signals that ask sbx to
 // end give it its grace, then it is killed.
 func (f *fence) wait(ctx context.Context) error {
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, forwarded...)
-	defer signal.Stop(signals)
 	w := &waiter{fence: f, ctx: ctx}
 	if f.o.Timeout > 0 {
 		t := time.NewTimer(f.o.Timeout)
@@ -128,14 +129,17 @@ func (f *fence) wait(ctx context.Context) error {
 			if done, err := w.message(m, ok); done {
 				return err
 			}
-		case s := <-signals:
+		case s := <-f.signals:
 			w.signal(s)
 		case <-w.timeout:
 			f.receipt.Result.TimedOut = true
 			w.terminate()
 		case <-w.deadline:
+			if w.killed {
+				return errors.New("ending the command: the sandbox did not end in time")
+			}
 			_ = f.conn.Send(msgKill, nil)
-			w.deadline, w.killed = nil, true
+			w.deadline, w.killed = time.After(runnerLimit), true
 		}
 	}
 }
@@ -160,13 +164,13 @@ func (w *waiter) signal(s os.Signal) {
 	case unix.SIGTERM, unix.SIGHUP:
 		w.startGrace()
 	}
-	_ = w.conn.Send(msgSignal, int(number))
+	_ = w.conn.Send(msgSignal, handshake.Int(int(number)))
 }
 
 func (w *waiter) terminate() {
 	w.timeout = nil
 	w.startGrace()
-	_ = w.conn.Send(msgSignal, int(unix.SIGTERM))
+	_ = w.conn.Send(msgSignal, handshake.Int(int(unix.SIGTERM)))
 }
 
 func (w *waiter) startGrace() {
@@ -185,17 +189,17 @@ func (w *waiter) message(m message, ok bool) (done bool, err error) {
 	}
 	switch m.Kind {
 	case msgNoExec:
-		var errno int
-		if err := m.Decode(&errno); err != nil {
+		errno, err := m.Int()
+		if err != nil {
 			return true, err
 		}
 		return true, w.noExec(unix.Errno(errno))
 	case msgExited:
-		var status uint32
-		if err := m.Decode(&status); err != nil {
+		status, err := m.Int()
+		if err != nil {
 			return true, err
 		}
-		w.exited(unix.WaitStatus(status))
+		w.exited(unix.WaitStatus(status)) //nolint:gosec // a wait status
 		return true, nil
 	case msgEmpty:
 		if w.killed {

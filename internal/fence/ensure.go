@@ -9,6 +9,7 @@ import (
 	"os/user"
 	"path"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -126,6 +127,11 @@ func (f *fence) plan() error {
 		}
 	}
 	f.spec = f.describe(facts, who, caches)
+	if who.mapping != nil && !f.o.ReadOnly {
+		f.bits = async(func() (struct{}, error) {
+			return struct{}{}, sandbox.CheckPrivilegeBits(facts.Workdir, who.mapping.FileUID)
+		})
+	}
 	return f.openStreams(who)
 }
 
@@ -135,7 +141,11 @@ func (f *fence) look() (sandbox.Facts, identity, error) {
 	if !ok || !path.IsAbs(home) {
 		home = "/nonexistent"
 	}
-	facts, err := sandbox.ReadFacts(sandbox.FactsRequest{Home: home, Path: f.searchPath(), Workdir: f.o.Workdir})
+	request := sandbox.FactsRequest{Home: home, Path: f.searchPath(), Workdir: f.o.Workdir}
+	if u, err := user.LookupId(strconv.Itoa(f.o.Self.UID)); err == nil {
+		request.Account = u.HomeDir
+	}
+	facts, err := sandbox.ReadFacts(request)
 	if err == nil {
 		err = sandbox.CheckWorkdir(facts, f.o.ReadOnly)
 	}
@@ -166,15 +176,27 @@ func (f *fence) describe(facts sandbox.Facts, who identity, caches []sandbox.Cac
 	}
 }
 
-// checkOwnPaths refuses a state directory that the command could write.
+// checkOwnPaths refuses to let the command write its own records, or the
+// configuration that sbx obeys.
 func (f *fence) checkOwnPaths(facts sandbox.Facts) error {
-	if f.o.ReadOnly || !sandbox.Within(f.o.StateDir, facts.Workdir) {
+	if f.o.ReadOnly {
 		return nil
 	}
-	return &sandbox.Refusal{
-		What: fmt.Sprintf("the state directory %s lies in the working directory %s: the command could rewrite its own records", f.o.StateDir, facts.Workdir),
-		Next: "set state_dir in the operator configuration, or XDG_STATE_HOME, to a directory outside",
+	if sandbox.Within(sandbox.Resolve(f.o.StateDir), facts.Workdir) {
+		return &sandbox.Refusal{
+			What: fmt.Sprintf("the state directory %s lies in the working directory %s: the command could rewrite its own records", f.o.StateDir, facts.Workdir),
+			Next: "set state_dir in the operator configuration, or XDG_STATE_HOME, to a directory outside",
+		}
 	}
+	for _, file := range f.o.Config {
+		if file != "" && sandbox.Within(sandbox.Resolve(file), facts.Workdir) {
+			return &sandbox.Refusal{
+				What: fmt.Sprintf("the configuration %s lies in the working directory %s: the command could write what sbx obeys", file, facts.Workdir),
+				Next: "start sbx in another directory, or use --ro",
+			}
+		}
+	}
+	return nil
 }
 
 // hidden are directories of the supervisor that must not show inside.
@@ -295,8 +317,7 @@ func (f *fence) sendSpec() error {
 	if err := f.ticket.Check(f.id); err != nil {
 		return err
 	}
-	pipes, set := f.streams.Pipes()
-	if err := f.conn.Send(msgSpec, specMessage{Spec: f.spec, Pipes: set}, pipes...); err != nil {
+	if err := f.conn.Send(msgSpec, f.spec.Encode(), f.streams.Pipes()...); err != nil {
 		return f.runnerError(err)
 	}
 	f.streams.Sent()
@@ -319,11 +340,11 @@ func inMemory(name string, content []byte) (*os.File, error) {
 // listen takes the runner's listeners, serves them at the floor, and says so,
 // with the files that only this run has.
 func (f *fence) listen(ctx context.Context, files map[string][]byte) error {
-	listeners, err := f.conn.Expect(msgListeners, nil)
+	listeners, err := f.conn.Expect(msgListeners)
 	if err != nil {
 		return f.runnerError(err)
 	}
-	if err := f.network.serve(listeners); err != nil {
+	if err := f.network.serve(listeners.Files); err != nil {
 		return err
 	}
 	if err := f.sendServing(files); err != nil {
@@ -348,7 +369,7 @@ func (f *fence) sendServing(files map[string][]byte) error {
 		}
 		names, memory = append(names, name), append(memory, file)
 	}
-	return f.conn.Send(msgServing, names, memory...)
+	return f.conn.Send(msgServing, []byte(strings.Join(names, "\n")), memory...)
 }
 
 // runnerError prefers the runner's own words over the broken connection.

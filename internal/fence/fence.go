@@ -5,6 +5,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"strings"
 	"time"
 
@@ -45,8 +47,10 @@ type fence struct {
 	streams *stdio.Streams
 	spec    sandbox.Spec
 	inbox   chan message
+	signals chan os.Signal
 	roots   func() (*x509.CertPool, error)
-	init    *process // the sandbox's PID 1, as soon as there is one
+	bits    func() (struct{}, error) // the search for set-user-id files, as root only
+	init    *process                 // the sandbox's PID 1, as soon as there is one
 }
 
 // Run takes one command through the fence. It always returns an outcome with a
@@ -62,8 +66,20 @@ func Run(ctx context.Context, o Options) Outcome {
 		f.conn = handshake.New(o.Self.Socket)
 	}
 	f.receipt.Result.Exit = ExitRefused
+	defer f.catchSignals()()
 	err := f.pass(ctx)
 	return f.finish(err)
+}
+
+// catchSignals takes the signals that go on to the command, from the start: one that
+// comes before the command does is delivered to it. SIGPIPE is taken so that a reader
+// that goes away is an error of a write, not the end of sbx before its revoke.
+func (f *fence) catchSignals() (stop func()) {
+	f.signals = make(chan os.Signal, 64)
+	broken := make(chan os.Signal, 1)
+	signal.Notify(f.signals, forwarded...)
+	signal.Notify(broken, unix.SIGPIPE)
+	return func() { signal.Stop(f.signals); signal.Stop(broken) }
 }
 
 // pass is the order. Nothing after a failed step happens but kill and revoke.
@@ -128,7 +144,7 @@ func (f *fence) refusal(step string, err error) error {
 
 // explainFailure says in words what the kernel refused the runner, and what helps.
 func explainFailure(h *handshake.Failure) (message, next string) {
-	errno := unix.Errno(h.Errno)
+	errno := h.Errno
 	const doctor = "run `sbx doctor` for what this host allows"
 	switch {
 	case h.Step == "unshare-user" && errno == unix.ENOSPC:

@@ -62,8 +62,8 @@ func TestRefusalsNameKindStepAndWhatToDo(t *testing.T) {
 	}{
 		"ticket":       {ticket.Ticket{}.Check("r1"), event.RefusedTicket, "", "without a ticket", ""},
 		"workdir":      {&sandbox.Refusal{What: "too wide", Next: "go elsewhere"}, event.RefusedRecipe, "bad-workdir", "too wide", "go elsewhere"},
-		"no userns":    {&handshake.Failure{Step: "unshare-user", Errno: int(unix.ENOSPC)}, event.RefusedSandbox, "", "max_user_namespaces", "sysctl"},
-		"forbidden":    {&handshake.Failure{Step: "unshare-user", Errno: int(unix.EPERM)}, event.RefusedSandbox, "", "AppArmor", "sbx doctor"},
+		"no userns":    {&handshake.Failure{Step: "unshare-user", Errno: unix.ENOSPC}, event.RefusedSandbox, "", "max_user_namespaces", "sysctl"},
+		"forbidden":    {&handshake.Failure{Step: "unshare-user", Errno: unix.EPERM}, event.RefusedSandbox, "", "AppArmor", "sbx doctor"},
 		"idmap":        {&handshake.Failure{Step: "mount-tree", Detail: sandbox.ErrNotIDMappable.Error()}, event.RefusedSandbox, "", "idmapped", "ordinary user"},
 		"anything":     {errors.New("odd"), event.RefusedSandbox, "", "odd", ""},
 		"a refusal":    {&event.Refusal{Kind: event.RefusedRecipe, Code: "x", Message: "m"}, event.RefusedRecipe, "x", "m", ""},

@@ -33,6 +33,7 @@ type Options struct {
 	NoCache  bool
 
 	StateDir  string
+	Config    []string // the operator's configuration files, whether or not they exist
 	Artifacts string
 	Consumer  string
 	Version   string

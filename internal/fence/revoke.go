@@ -79,22 +79,25 @@ func (f *fence) floor(ctx context.Context) error {
 		_ = f.conn.Close() // the runner ends while the rest is taken back
 	}
 	if n := f.network; n != nil {
-		n.proxy.Floor()
-		f.check("policy is the floor", unless(!n.proxy.Applied(), "the grant is still applied"))
-		if f.streams != nil {
-			f.stream(f.streams.Finish())
-		}
-		n.recordUnconnected(f.derived.Grant.Policy())
-		f.check("listeners closed", n.close(ctx))
-		n.authority.Destroy()
-		f.check("certificate authority's key released", unless(n.authority.Destroyed(), "the key is still there"))
-		if n.dialer.Delegated() {
-			f.receipt.AddressGuard = "delegated"
-		}
-	} else if f.streams != nil {
-		f.streams.Close()
+		f.closeNetwork(ctx, n)
 	}
-	return f.reapRunner(ctx)
+	if f.streams != nil {
+		// Last: it waits for whoever reads the caller's pipes, and nothing is open any more.
+		f.stream(f.streams.Finish())
+	}
+	return f.reapRunner()
+}
+
+func (f *fence) closeNetwork(ctx context.Context, n *network) {
+	n.proxy.Floor()
+	f.check("policy is the floor", unless(!n.proxy.Applied(), "the grant is still applied"))
+	n.recordUnconnected(f.derived.Grant.Policy())
+	f.check("listeners closed", n.close(ctx))
+	n.authority.Destroy()
+	f.check("certificate authority's key released", unless(n.authority.Destroyed(), "the key is still there"))
+	if n.dialer.Delegated() {
+		f.receipt.AddressGuard = "delegated"
+	}
 }
 
 // stream notes a failed output stream, apart from the command's own status.
@@ -104,9 +107,11 @@ func (f *fence) stream(err error) {
 	}
 }
 
-// reapRunner waits for the runner's end: with it and the init go their mount and
-// network namespaces, and nothing of the run is mounted anywhere else.
-func (f *fence) reapRunner(ctx context.Context) error {
+// reapRunner waits for the runner's end: nothing of the run is mounted outside its
+// mount namespace. It has a deadline of its own, since passing on output may take long.
+func (f *fence) reapRunner() error {
+	ctx, cancel := context.WithTimeout(context.Background(), runnerLimit)
+	defer cancel()
 	if f.o.Self.Runner == 0 {
 		return nil
 	}
@@ -123,7 +128,7 @@ func (f *fence) reapRunner(ctx context.Context) error {
 	}); err != nil {
 		return fmt.Errorf("waiting for the runner: %w", err)
 	}
-	f.check("mounts and network namespace gone with their last process", nil)
+	f.check("runner ended, and with it the mounts that it made", nil)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -21,9 +22,9 @@ import (
 // The messages between supervisor and runner, in the order of a run.
 const (
 	msgListeners = "listeners"   // runner: descriptors in the order of netns.Names
-	msgSpec      = "spec"        // supervisor: specMessage and the command's pipes
+	msgSpec      = "spec"        // supervisor: sandbox.Spec and the command's pipes
 	msgStarted   = "started"     // runner: host pid of the init, which waits for its plan
-	msgServing   = "serving"     // supervisor: resolver and proxy serve, at the floor; paths of the run's files, which travel with it
+	msgServing   = "serving"     // supervisor: resolver and proxy serve, at the floor; paths of the run's files, a line each, which travel with it
 	msgPty       = "pty"         // runner: the pty's master
 	msgProved    = "proved"      // runner: both probes came back as the floor's refusal
 	msgGo        = "go"          // supervisor: the grant is applied, start the command
@@ -34,12 +35,6 @@ const (
 	msgEmpty     = "empty"       // runner: the pid namespace is empty
 )
 
-// specMessage is the body of msgSpec.
-type specMessage struct {
-	Spec  sandbox.Spec `json:"spec"`
-	Pipes [3]bool      `json:"pipes"` // which of fds 0 to 2 travel with the message
-}
-
 // Runner is the whole life of the half that holds the namespaces: it makes the
 // network floor, the mount tree and the container, and does as the supervisor says.
 // It returns the process's exit status.
@@ -49,7 +44,7 @@ func Runner(self stage.Self) int {
 	r := &runner{self: self, conn: handshake.New(self.Socket)}
 	if err := r.run(); err != nil {
 		if !errors.Is(err, handshake.ErrClosed) {
-			_ = r.conn.Send("failed", failure(err))
+			_ = r.conn.Send(handshake.Failed, failure(err).Encode())
 		}
 		return 125
 	}
@@ -65,13 +60,13 @@ type step struct {
 func (s *step) Error() string { return s.name + ": " + s.err.Error() }
 func (s *step) Unwrap() error { return s.err }
 
-func failure(err error) handshake.Failure {
-	f := handshake.Failure{Step: "sandbox", Detail: err.Error()}
+func failure(err error) *handshake.Failure {
+	f := &handshake.Failure{Step: "sandbox", Detail: err.Error()}
 	if s, ok := errors.AsType[*step](err); ok {
 		f.Step, f.Detail = s.name, s.err.Error()
 	}
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
-		f.Errno = int(errno)
+		f.Errno = errno
 	}
 	return f
 }
@@ -88,16 +83,19 @@ func (r *runner) run() error {
 	if err != nil {
 		return err
 	}
-	var m specMessage
-	received, err := r.conn.Expect(msgSpec, &m)
+	m, err := r.conn.Expect(msgSpec)
 	if err != nil {
 		return err
 	}
-	stdio, err := arrange(received, m.Pipes)
+	spec, err := sandbox.DecodeSpec(m.Body)
 	if err != nil {
 		return err
 	}
-	if err := builder.Build(m.Spec); err != nil {
+	stdio, err := arrange(m.Files, spec.Stdio)
+	if err != nil {
+		return err
+	}
+	if err := builder.Build(spec); err != nil {
 		return &step{"mount-tree", err}
 	}
 	// Starting the container is mostly waiting for its init: the rest is made meanwhile.
@@ -105,17 +103,17 @@ func (r *runner) run() error {
 	if r.container, err = builder.Start(stdio); err != nil {
 		return &step{"container", err}
 	}
-	for _, f := range received {
+	for _, f := range m.Files {
 		_ = f.Close()
 	}
 	filter, err := rest()
 	if err != nil {
 		return err
 	}
-	if err := r.conn.Send(msgStarted, r.container.PID()); err != nil {
+	if err := r.conn.Send(msgStarted, handshake.Int(r.container.PID())); err != nil {
 		return err
 	}
-	if err := r.container.SendPlan(m.Spec, filter); err != nil {
+	if err := r.container.SendPlan(spec, filter); err != nil {
 		return &step{"init", err}
 	}
 	go r.obey()
@@ -164,19 +162,19 @@ func (r *runner) prepare() (*sandbox.Builder, error) {
 // placeFiles waits for the supervisor's word that it serves and puts the files of
 // this run in their places.
 func (r *runner) placeFiles() error {
-	var names []string
-	files, err := r.conn.Expect(msgServing, &names)
+	m, err := r.conn.Expect(msgServing)
 	if err != nil {
 		return err
 	}
-	if len(files) != len(names) {
-		return fmt.Errorf("receiving the run's files: %d of %d", len(files), len(names))
+	names := strings.Split(string(m.Body), "\n")
+	if len(m.Files) != len(names) {
+		return fmt.Errorf("receiving the run's files: %d of %d", len(m.Files), len(names))
 	}
 	for i, name := range names {
-		if err := sandbox.PlaceFile(name, files[i]); err != nil {
+		if err := sandbox.PlaceFile(name, m.Files[i]); err != nil {
 			return &step{"run-files", err}
 		}
-		_ = files[i].Close()
+		_ = m.Files[i].Close()
 	}
 	return nil
 }
@@ -202,7 +200,7 @@ func (r *runner) obey() {
 			err = r.container.Go()
 		case msgSignal:
 			var s int
-			if err = m.Decode(&s); err == nil {
+			if s, err = m.Int(); err == nil {
 				err = r.container.Signal(unix.Signal(s))
 			}
 		case msgKill:
@@ -246,20 +244,21 @@ func (r *runner) pass(e sandbox.Event) error {
 	case sandbox.EventProved:
 		return r.conn.Send(msgProved, nil)
 	case sandbox.EventExited:
-		return r.conn.Send(msgExited, uint32(e.Status))
+		return r.conn.Send(msgExited, handshake.Int(int(e.Status)))
 	case sandbox.EventFailed:
 		if e.Step == "exec" {
-			return r.conn.Send(msgNoExec, int(e.Errno))
+			return r.conn.Send(msgNoExec, handshake.Int(int(e.Errno)))
 		}
 		return &step{"init", fmt.Errorf("%s: %w", e.Step, e.Errno)}
 	}
 	return nil
 }
 
-// arrange puts the received pipes at the descriptors they are for.
-func arrange(received []*os.File, wanted [3]bool) (out [3]*os.File, err error) {
-	for i, want := range wanted {
-		if !want {
+// arrange puts the received pipes at the descriptors they are for: those that the
+// init does not open itself.
+func arrange(received []*os.File, stdio sandbox.Stdio) (out [3]*os.File, err error) {
+	for i := range out {
+		if stdio.TTY[i] || stdio.Null[i] {
 			continue
 		}
 		if len(received) == 0 {

@@ -1,14 +1,17 @@
 // Package handshake carries named messages and descriptors between the halves of a
-// fencing sbx over their socket pair: four bytes of length (little endian), then JSON.
+// fencing sbx over their socket pair. A frame is four bytes of length (little
+// endian), one byte with the length of the name, the name, and the body, whose form
+// the name implies. Bodies are bytes: argv and paths need not be text.
 package handshake
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -20,30 +23,36 @@ const MaxFrame = 16 << 20
 // maxFiles is the most descriptors that one message carries.
 const maxFiles = 32
 
+// Failed is the name of the message that says that a step could not be done.
+const Failed = "failed"
+
 // ErrClosed means that the other half is gone.
 var ErrClosed = errors.New("the other half of sbx ended")
 
-// Message is one named message. Body is JSON of a type that Kind implies.
+// Message is one named message.
 type Message struct {
-	Kind string          `json:"kind"`
-	Body json.RawMessage `json:"body,omitempty"`
-
-	Files []*os.File `json:"-"`
+	Kind  string
+	Body  []byte
+	Files []*os.File
 }
 
-// Decode unpacks the body into v.
-func (m Message) Decode(v any) error {
-	if err := json.Unmarshal(m.Body, v); err != nil {
-		return fmt.Errorf("decoding message %q: %w", m.Kind, err)
+// Int reads a body that is one decimal number.
+func (m Message) Int() (int, error) {
+	n, err := strconv.Atoi(string(m.Body))
+	if err != nil {
+		return 0, fmt.Errorf("decoding message %q: %w", m.Kind, err)
 	}
-	return nil
+	return n, nil
 }
 
-// Failure is the body of kind "failed": a step that the other half could not do.
+// Int is the body that Message.Int reads.
+func Int(n int) []byte { return strconv.AppendInt(nil, int64(n), 10) }
+
+// Failure is a step that the other half could not do.
 type Failure struct {
-	Step   string `json:"step"`
-	Errno  int    `json:"errno,omitempty"`
-	Detail string `json:"detail,omitempty"`
+	Step   string
+	Errno  unix.Errno // 0 when it was not the kernel that said no
+	Detail string
 }
 
 // Error names the step and the kernel's answer.
@@ -52,7 +61,7 @@ func (f *Failure) Error() string {
 	case f.Detail != "":
 		return f.Step + ": " + f.Detail
 	case f.Errno != 0:
-		return f.Step + ": " + unix.Errno(f.Errno).Error()
+		return f.Step + ": " + f.Errno.Error()
 	}
 	return f.Step
 }
@@ -62,11 +71,27 @@ func (f *Failure) Unwrap() error {
 	if f.Errno == 0 {
 		return nil
 	}
-	return unix.Errno(f.Errno)
+	return f.Errno
+}
+
+// Encode is the body of a message named Failed: step, errno and detail, separated
+// by NUL. The constructor writes the same.
+func (f *Failure) Encode() []byte {
+	return fmt.Appendf(nil, "%s\x00%d\x00%s", f.Step, int(f.Errno), f.Detail)
+}
+
+func decodeFailure(body []byte) error {
+	step, rest, _ := strings.Cut(string(body), "\x00")
+	number, detail, _ := strings.Cut(rest, "\x00")
+	errno, err := strconv.Atoi(number)
+	if err != nil {
+		return fmt.Errorf("decoding a failure of %q: %w", step, err)
+	}
+	return &Failure{Step: step, Errno: unix.Errno(errno), Detail: detail}
 }
 
 // Conn is one end of the socket pair. Send may be called from several goroutines,
-// Receive from one.
+// Receive from one at a time.
 type Conn struct {
 	file *os.File
 	mu   sync.Mutex
@@ -82,22 +107,16 @@ func (c *Conn) Close() error {
 	return c.file.Close()
 }
 
-// Send writes one message. body may be nil. The files stay the caller's.
-func (c *Conn) Send(kind string, body any, files ...*os.File) error {
-	m := Message{Kind: kind}
-	if body != nil {
-		raw, err := json.Marshal(body)
-		if err != nil {
-			return fmt.Errorf("encoding message %q: %w", kind, err)
-		}
-		m.Body = raw
+// Send writes one message. The files stay the caller's.
+func (c *Conn) Send(kind string, body []byte, files ...*os.File) error {
+	size := 1 + len(kind) + len(body)
+	if len(kind) > 255 || size > MaxFrame {
+		return fmt.Errorf("sending message %q: its %d bytes are over the limit of %d", kind, size, MaxFrame)
 	}
-	raw, err := json.Marshal(m)
-	if err != nil {
-		return fmt.Errorf("encoding message %q: %w", kind, err)
-	}
-	frame := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+len(raw)), uint32(len(raw))) //nolint:gosec // bounded by MaxFrame on the other side
-	if err := c.write(append(frame, raw...), files); err != nil {
+	frame := make([]byte, 0, 4+size)
+	frame = binary.LittleEndian.AppendUint32(frame, uint32(size)) //nolint:gosec // bounded above
+	frame = append(append(append(frame, byte(len(kind))), kind...), body...)
+	if err := c.write(frame, files); err != nil {
 		return fmt.Errorf("sending message %q: %w", kind, err)
 	}
 	return nil
@@ -107,33 +126,29 @@ func (c *Conn) Send(kind string, body any, files ...*os.File) error {
 func (c *Conn) write(frame []byte, files []*os.File) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	fd := int(c.file.Fd())
-	if len(files) > 0 {
-		fds := make([]int, len(files))
-		for i, f := range files {
-			fds[i] = int(f.Fd())
-		}
-		n, err := unix.SendmsgN(fd, frame[:1], unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
-		if err != nil {
-			return err
-		}
-		frame = frame[n:]
+	rights := make([]int, len(files))
+	for i, f := range files {
+		rights[i] = int(f.Fd())
 	}
 	for len(frame) > 0 {
-		n, err := unix.SendmsgN(fd, frame, nil, nil, unix.MSG_NOSIGNAL)
+		part, oob := frame, []byte(nil)
+		if len(rights) > 0 {
+			part, oob = frame[:1], unix.UnixRights(rights...)
+		}
+		n, err := unix.SendmsgN(int(c.file.Fd()), part, oob, nil, unix.MSG_NOSIGNAL)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		frame = frame[n:]
+		frame, rights = frame[n:], nil
 	}
 	return nil
 }
 
 // Receive waits for one message. It returns ErrClosed when the other half ended,
-// and a *Failure as error for a message of kind "failed".
+// and a *Failure as error for a message named Failed.
 func (c *Conn) Receive() (Message, error) {
 	var head [4]byte
 	files, err := c.readHead(head[:])
@@ -141,40 +156,31 @@ func (c *Conn) Receive() (Message, error) {
 		return Message{}, err
 	}
 	size := binary.LittleEndian.Uint32(head[:])
-	if size > MaxFrame {
-		return Message{}, fmt.Errorf("receiving a message of %d bytes: over the limit of %d", size, MaxFrame)
+	if size > MaxFrame || size == 0 {
+		return Message{}, fmt.Errorf("receiving a message of %d bytes: the limits are 1 and %d", size, MaxFrame)
 	}
-	raw := make([]byte, size)
-	if err := c.readFull(raw); err != nil {
+	frame := make([]byte, size)
+	if err := c.readFull(frame); err != nil {
 		return Message{}, err
 	}
-	m := Message{Files: files}
-	if err := json.Unmarshal(raw, &m); err != nil {
-		return Message{}, fmt.Errorf("decoding a message: %w", err)
+	name := int(frame[0])
+	if 1+name > len(frame) {
+		return Message{}, errors.New("receiving a message: its name is longer than itself")
 	}
-	if m.Kind == "failed" {
-		f := &Failure{}
-		if err := m.Decode(f); err != nil {
-			return Message{}, err
-		}
-		return m, f
+	m := Message{Kind: string(frame[1 : 1+name]), Body: frame[1+name:], Files: files}
+	if m.Kind == Failed {
+		return m, decodeFailure(m.Body)
 	}
 	return m, nil
 }
 
-// Expect receives one message and refuses any other kind; body may be nil.
-func (c *Conn) Expect(kind string, body any) ([]*os.File, error) {
+// Expect receives one message and refuses one of any other name.
+func (c *Conn) Expect(kind string) (Message, error) {
 	m, err := c.Receive()
-	if err != nil {
-		return nil, err
+	if err == nil && m.Kind != kind {
+		err = fmt.Errorf("receiving message %q: got %q", kind, m.Kind)
 	}
-	if m.Kind != kind {
-		return nil, fmt.Errorf("receiving message %q: got %q", kind, m.Kind)
-	}
-	if body == nil {
-		return m.Files, nil
-	}
-	return m.Files, m.Decode(body)
+	return m, err
 }
 
 func (c *Conn) readHead(head []byte) ([]*os.File, error) {

@@ -1,6 +1,7 @@
 package handshake
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -28,19 +29,19 @@ func TestMessageCarriesBodyAndDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	body := strings.Repeat("x", 300_000)
+	body := []byte(strings.Repeat("x\xff\x00", 100_000))
 	sent := make(chan error, 1)
 	go func() { sent <- a.Send("spec", body, w) }()
-	var got string
-	files, err := b.Expect("spec", &got)
+	m, err := b.Expect("spec")
 	if err != nil {
 		t.Fatal(err)
 	}
+	files := m.Files
 	if err := <-sent; err != nil {
 		t.Fatal(err)
 	}
-	if got != body || len(files) != 1 {
-		t.Fatalf("got %d bytes and %d files", len(got), len(files))
+	if !bytes.Equal(m.Body, body) || len(files) != 1 {
+		t.Fatalf("got %d bytes and %d files", len(m.Body), len(files))
 	}
 	_ = w.Close()
 	if _, err := files[0].WriteString("hello"); err != nil {
@@ -54,17 +55,17 @@ func TestMessageCarriesBodyAndDescriptors(t *testing.T) {
 
 func TestFailureAndEndAreErrors(t *testing.T) {
 	a, b := pair(t)
-	if err := a.Send("failed", Failure{Step: "unshare-net", Errno: int(unix.EPERM)}); err != nil {
+	if err := a.Send(Failed, (&Failure{Step: "unshare-net", Errno: unix.EPERM, Detail: "a:b\x00c"}).Encode()); err != nil {
 		t.Fatal(err)
 	}
-	_, err := b.Expect("listeners", nil)
-	if f, ok := errors.AsType[*Failure](err); !ok || f.Step != "unshare-net" || !errors.Is(err, unix.EPERM) {
+	_, err := b.Expect("listeners")
+	if f, ok := errors.AsType[*Failure](err); !ok || f.Step != "unshare-net" || f.Detail != "a:b\x00c" || !errors.Is(err, unix.EPERM) {
 		t.Fatalf("got %v", err)
 	}
 	if err := a.Send("other", nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Expect("listeners", nil); err == nil || !strings.Contains(err.Error(), "other") {
+	if _, err := b.Expect("listeners"); err == nil || !strings.Contains(err.Error(), "other") {
 		t.Fatalf("an unexpected kind: %v", err)
 	}
 	waiting := make(chan error, 1)

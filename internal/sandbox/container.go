@@ -3,12 +3,14 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // libcontainer's own constructor
+	"github.com/sirupsen/logrus"                            //nolint:depguard // libcontainer's own logger, to be silenced
 	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
@@ -20,7 +22,20 @@ const initPath = stage.InitPath
 // must run before anything else in main; it returns in every other process.
 func Reexec() {
 	if len(os.Args) > 1 && os.Args[1] == "init" && os.Getenv("_LIBCONTAINER_INITPIPE") != "" {
+		dieWithRunner()
 		libcontainer.Init()
+	}
+}
+
+// dieWithRunner ends libcontainer's init with the runner that started it: without
+// one it would wait for its go for ever. The control socket tells of a runner that
+// was dead before the death signal was set.
+func dieWithRunner() {
+	logrus.SetOutput(io.Discard) // what went wrong reaches the runner as an error
+	err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
+	poll := []unix.PollFd{{Fd: stage.InitControl, Events: unix.POLLRDHUP}}
+	if n, _ := unix.Poll(poll, 0); err != nil || n != 0 {
+		os.Exit(125) //nolint:forbidigo // this process is libcontainer's init
 	}
 }
 

@@ -3,10 +3,12 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +21,7 @@ type Facts struct {
 	System      []Tool      // further system paths that exist
 	Home        string      // as the caller names it, where it can be private
 	HomeReal    string      // without symlinks
+	Account     string      // the account's own home directory, whatever HOME says
 	Workdir     string      // without symlinks
 	ToolRoots   []Tool      // toolchains on PATH outside the system directories
 	Credentials []string    // files below tool roots that may hold secrets, as they appear inside
@@ -51,6 +54,7 @@ func (r *Refusal) Error() string { return r.What }
 // FactsRequest names what to look at.
 type FactsRequest struct {
 	Home    string
+	Account string // home directory of the account, "" if unknown
 	Path    string // the caller's PATH
 	Workdir string // absolute
 }
@@ -66,7 +70,7 @@ var optionalSystem = []string{"/var/lib/dpkg", "/sys/devices/system/cpu", "/nix/
 
 // ReadFacts looks at the host. It follows no symlink below the working directory.
 func ReadFacts(r FactsRequest) (Facts, error) {
-	f := Facts{Home: privateHome(r.Home)}
+	f := Facts{Home: privateHome(r.Home), Account: r.Account}
 	var err error
 	if f.Workdir, err = filepath.EvalSymlinks(r.Workdir); err != nil {
 		return f, fmt.Errorf("finding the working directory: %w", err)
@@ -170,15 +174,37 @@ func readProtected(workdir string) ([]Protected, error) {
 			Next: "replace the link or special file .git by the repository itself",
 		}
 	}
-	out := append([]Protected{{Path: ".git", Pin: true}}, gitFiles(root, ".git")...)
-	return append(out, submodules(root, ".git/modules", 0)...), nil
+	found := gitFiles(root, ".git")
+	found = append(found, submodules(root, ".git/modules", 0)...)
+	found = append(found, worktrees(root)...)
+	return pinned(append(found, gitlinks(root)...)), nil
 }
 
-func gitFiles(root *os.Root, dir string) (out []Protected) {
+// pinned adds the directories on the way to what is protected: a directory that is
+// no mount point could be renamed away, with what is mounted in it, and replaced.
+func pinned(found []string) []Protected {
+	out := []Protected{{Path: ".git", Pin: true}}
+	seen := map[string]bool{".git": true, ".": true}
+	for _, p := range found {
+		var way []string
+		for dir := path.Dir(p); !seen[dir]; dir = path.Dir(dir) {
+			seen[dir] = true
+			way = append(way, dir)
+		}
+		slices.Reverse(way)
+		for _, dir := range way {
+			out = append(out, Protected{Path: dir, Pin: true})
+		}
+		out = append(out, Protected{Path: p})
+	}
+	return out
+}
+
+func gitFiles(root *os.Root, dir string) (out []string) {
 	for _, name := range protectedNames {
 		p := path.Join(dir, name)
 		if info, err := root.Lstat(p); err == nil && (info.IsDir() || info.Mode().IsRegular()) {
-			out = append(out, Protected{Path: p})
+			out = append(out, p)
 		}
 	}
 	return out
@@ -188,9 +214,62 @@ func gitFiles(root *os.Root, dir string) (out []Protected) {
 // slashes, and submodules may nest.
 const maxModuleDepth = 8
 
-func submodules(root *os.Root, dir string, depth int) (out []Protected) {
+func submodules(root *os.Root, dir string, depth int) (out []string) {
+	for _, name := range directories(root, dir) {
+		if depth > maxModuleDepth || name == "objects" || name == "refs" || name == "hooks" {
+			continue
+		}
+		below := path.Join(dir, name)
+		out = append(append(out, gitFiles(root, below)...), submodules(root, below, depth+1)...)
+	}
+	return out
+}
+
+// worktrees are what makes a linked worktree find its repository and its own
+// configuration.
+func worktrees(root *os.Root) (out []string) {
+	for _, name := range directories(root, ".git/worktrees") {
+		for _, file := range []string{"commondir", "gitdir", "config.worktree"} {
+			p := path.Join(".git/worktrees", name, file)
+			if info, err := root.Lstat(p); err == nil && info.Mode().IsRegular() {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+// maxGitmodules bounds .gitmodules, in bytes.
+const maxGitmodules = 1 << 20
+
+// gitlinks are the files in submodules' worktrees that name their repositories. The
+// paths come from .gitmodules, which only ever adds to what is protected.
+func gitlinks(root *os.Root) (out []string) {
+	file, err := root.Open(".gitmodules")
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxGitmodules))
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(text)) {
+		key, value, ok := strings.Cut(line, "=")
+		p := path.Join(strings.TrimSpace(value), ".git")
+		if !ok || strings.TrimSpace(key) != "path" || !filepath.IsLocal(p) || p == ".git" {
+			continue
+		}
+		if info, err := root.Lstat(p); err == nil && info.Mode().IsRegular() && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func directories(root *os.Root, dir string) (names []string) {
 	d, err := root.Open(dir)
-	if err != nil || depth > maxModuleDepth {
+	if err != nil {
 		return nil
 	}
 	defer d.Close()
@@ -199,13 +278,12 @@ func submodules(root *os.Root, dir string, depth int) (out []Protected) {
 		return nil
 	}
 	for _, e := range entries {
-		if !e.IsDir() || e.Name() == "objects" || e.Name() == "refs" || e.Name() == "hooks" {
-			continue
+		if e.IsDir() {
+			names = append(names, e.Name())
 		}
-		below := path.Join(dir, e.Name())
-		out = append(append(out, gitFiles(root, below)...), submodules(root, below, depth+1)...)
 	}
-	return out
+	slices.Sort(names)
+	return names
 }
 
 // readGitDirs finds the git directories of a linked worktree. Its .git file lies
@@ -223,7 +301,10 @@ func readGitDirs(workdir string) []string {
 	}
 	back := strings.TrimSpace(smallFile(path.Join(own, "gitdir")))
 	common := path.Dir(path.Dir(own))
-	if back != path.Join(workdir, ".git") || Within(own, workdir) || !isDirectory(path.Join(common, "objects")) {
+	repository := path.Base(path.Dir(own)) == "worktrees" && isDirectory(path.Join(common, "objects")) &&
+		isDirectory(path.Join(common, "refs")) && smallFile(path.Join(common, "HEAD")) != ""
+	// An earlier run in a directory above could have written all of it there.
+	if back != path.Join(workdir, ".git") || !repository || Within(workdir, common) || Within(common, workdir) {
 		return nil
 	}
 	return []string{common}

@@ -33,12 +33,21 @@ var bundlePaths = []string{
 	"pki/tls/certs/ca-bundle.crt", "pki/tls/cert.pem", "pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 }
 
+// systemOnly are directories that no project is in or around.
+var systemOnly = []string{
+	"/proc", "/sys", "/dev", "/run", "/etc", "/boot", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr/bin", "/usr/sbin", "/usr/lib",
+	"/usr/share", "/usr/libexec", "/usr/include", "/var/lib/dpkg", "/var/lib/apt",
+}
+
+// shared are directories of which only a part can be a project.
+var shared = map[string]bool{"/home": true, "/tmp": true, "/var/tmp": true, "/opt": true, "/srv": true, "/mnt": true, "/media": true}
+
 // CheckWorkdir refuses working directories that would give away too much: /, the
 // home directory or what lies above it, unless they are read-only, and the
 // sandbox's own directories.
 func CheckWorkdir(f Facts, readOnly bool) error {
-	for _, own := range []string{"/proc", "/sys", "/dev", "/run/sbx"} {
-		if Within(f.Workdir, own) {
+	for _, own := range systemOnly {
+		if Within(f.Workdir, own) || Within(own, f.Workdir) && f.Workdir != "/" || shared[f.Workdir] && !readOnly {
 			return &Refusal{
 				What: fmt.Sprintf("working directory %s belongs to the system", f.Workdir),
 				Next: "start sbx in a project directory, or name one with -C DIR",
@@ -55,7 +64,12 @@ func CheckWorkdir(f Facts, readOnly bool) error {
 }
 
 func holdsHome(f Facts) bool {
-	return Within(f.HomeReal, f.Workdir) || Within(f.Home, f.Workdir)
+	for _, home := range []string{f.HomeReal, f.Home, f.Account} {
+		if home != "" && Within(home, f.Workdir) {
+			return true
+		}
+	}
+	return false
 }
 
 // Layout lists the mount tree of a run, in the order in which it is built. It is pure.

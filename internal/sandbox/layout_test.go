@@ -78,10 +78,11 @@ func TestOnlyProjectCachesAndPrivateMemoryAreWritable(t *testing.T) {
 func TestWorkdirThatGivesAwayTooMuchIsRefused(t *testing.T) {
 	for workdir, refused := range map[string]bool{
 		"/": true, "/home": true, "/home/ann": true, "/home/ann/src": false, "/home/anna": false, "/srv/app": false,
-		"/proc": true, "/sys/fs": true, "/dev/shm": true,
+		"/proc": true, "/sys/fs": true, "/dev/shm": true, "/etc": true, "/etc/x": true, "/usr": true, "/usr/src/app": false, "/var": true,
+		"/opt": true, "/opt/app": false, "/tmp": true, "/tmp/x": false, "/app": false, "/account": true, "/account/x": false,
 	} {
 		f := exampleFacts()
-		f.Workdir = workdir
+		f.Workdir, f.Account = workdir, "/account"
 		if err := CheckWorkdir(f, false); (err != nil) != refused {
 			t.Errorf("%s: %v, want refused = %v", workdir, err, refused)
 		}
@@ -103,43 +104,56 @@ func TestToolchainsShowByToolRootWithoutSecrets(t *testing.T) {
 	home := filepath.Join(base, "home")
 	for _, dir := range []string{
 		"home/.cargo/bin", "home/.rustup", "home/.nvm/versions/node/v20/bin", "home/bin", "home/.local/bin",
-		"home/.local/share/keyrings", "home/go/bin", "home/go/pkg", "home/app/node_modules/.bin", "tools/x/bin", "home/.ssh",
+		"home/.local/share/keyrings", "home/go/bin", "home/go/pkg", "home/app/node_modules/.bin", "tools/x/bin", "tools/x/lib", "tools/x/private",
+		"home/.ssh", "home/.pulumi/bin", "home/sdk/go/bin", "home/sdk/go/src", "home/.local/share/uv/credentials", "home/.local/share/uv/tools",
 	} {
 		if err := os.MkdirAll(filepath.Join(base, dir), 0o750); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(home, ".cargo/credentials.toml"), nil, 0o600); err != nil {
+	for _, f := range []string{"home/.cargo/secret", "home/.pulumi/credentials.json", "home/sdk/go/go.env"} {
+		if err := os.WriteFile(filepath.Join(base, f), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("secret", filepath.Join(home, ".cargo/credentials.toml")); err != nil {
 		t.Fatal(err)
 	}
 	f := Facts{Home: home, HomeReal: home, Workdir: home + "/app"}
 	searchPath := strings.Join([]string{
 		"/usr/bin", home + "/.cargo/bin", home + "/.nvm/versions/node/v20/bin", home + "/bin", home + "/.local/bin", home + "/go/bin",
-		home + "/app/node_modules/.bin", base + "/tools/x/bin", "relative/bin", "", base + "/missing/bin", home, base, "/",
+		home + "/app/node_modules/.bin", base + "/tools/x/bin", home + "/.pulumi/bin", home + "/sdk/go/bin", "relative/bin", "", base + "/missing/bin", home, base, "/",
 	}, ":")
 	tools, secrets := readTools(f, searchPath)
 	var got []string
 	for _, tool := range tools {
 		got = append(got, strings.TrimPrefix(tool.Target, base+"/"))
 	}
-	want := []string{"home/.cargo", "home/.rustup", "home/.nvm/versions/node/v20", "home/bin", "home/.local/bin", "home/go/bin", "tools/x"}
+	want := []string{
+		"home/.cargo", "home/.rustup", "home/.nvm/versions/node/v20/bin", "home/bin", "home/.local/bin", "home/.local/share/uv/tools",
+		"home/go/bin", "tools/x/bin", "tools/x/lib", "home/.pulumi/bin", "home/sdk/go/bin", "home/sdk/go/src", "home/sdk/go/go.env",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if !slices.Equal(secrets, []string{home + "/.cargo/credentials.toml"}) {
+	if !slices.Equal(secrets, []string{home + "/.cargo/secret"}) {
 		t.Errorf("hidden: %v", secrets)
 	}
 }
 
 func TestGitsOwnCodeIsProtected(t *testing.T) {
 	dir := t.TempDir()
-	for _, d := range []string{".git/hooks", ".git/objects", ".git/modules/a/b/hooks", ".git/modules/a/b/modules/c/objects"} {
+	for _, d := range []string{".git/hooks", ".git/objects", ".git/modules/a/b/hooks", ".git/modules/a/b/modules/c/objects", ".git/worktrees/w", "sub/dir"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o750); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, f := range []string{".git/config", ".git/modules/a/b/config", ".git/modules/a/b/modules/c/config"} {
-		if err := os.WriteFile(filepath.Join(dir, f), nil, 0o600); err != nil {
+	modules := "[submodule \"s\"]\n\tpath = sub/dir\n\tpath = ../out\n\tpath = /etc\n\tpath = .\n"
+	for f, text := range map[string]string{
+		".git/config": "", ".git/modules/a/b/config": "", ".git/modules/a/b/modules/c/config": "", ".git/worktrees/w/commondir": "",
+		"sub/dir/.git": "", ".gitmodules": modules,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, f), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -151,9 +165,20 @@ func TestGitsOwnCodeIsProtected(t *testing.T) {
 		{".git", true},
 		{".git/hooks", false},
 		{".git/config", false},
+		{".git/modules", true},
+		{".git/modules/a", true},
+		{".git/modules/a/b", true},
 		{".git/modules/a/b/hooks", false},
 		{".git/modules/a/b/config", false},
+		{".git/modules/a/b/modules", true},
+		{".git/modules/a/b/modules/c", true},
 		{".git/modules/a/b/modules/c/config", false},
+		{".git/worktrees", true},
+		{".git/worktrees/w", true},
+		{".git/worktrees/w/commondir", false},
+		{"sub", true},
+		{"sub/dir", true},
+		{"sub/dir/.git", false},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -170,7 +195,9 @@ func TestGitsOwnCodeIsProtected(t *testing.T) {
 func TestWorktreeLinkCountsOnlyWithItsLinkBack(t *testing.T) {
 	base := t.TempDir()
 	tree, admin, private := filepath.Join(base, "tree"), filepath.Join(base, "main/.git/worktrees/tree"), filepath.Join(base, "secret/worktrees/x")
-	for _, d := range []string{tree, admin, filepath.Join(base, "main/.git/objects"), private, filepath.Join(base, "secret/objects")} {
+	for _, d := range []string{
+		tree, admin, filepath.Join(base, "main/.git/objects"), filepath.Join(base, "main/.git/refs"), private, filepath.Join(base, "secret/objects"),
+	} {
 		if err := os.MkdirAll(d, 0o750); err != nil {
 			t.Fatal(err)
 		}
@@ -182,6 +209,7 @@ func TestWorktreeLinkCountsOnlyWithItsLinkBack(t *testing.T) {
 	}
 	write(tree+"/.git", "gitdir: "+admin+"\n")
 	write(admin+"/gitdir", tree+"/.git\n")
+	write(base+"/main/.git/HEAD", "ref: refs/heads/main\n")
 	if got := readGitDirs(tree); !slices.Equal(got, []string{filepath.Join(base, "main/.git")}) {
 		t.Errorf("a genuine worktree: %v", got)
 	}

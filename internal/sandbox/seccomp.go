@@ -89,11 +89,31 @@ func refusals() []refusal {
 			refusal{"unshare", unix.EPERM, []condition{bit(0, flag)}})
 	}
 	out = append(out, refusal{"unshare", unix.EPERM, []condition{bit(0, unix.CLONE_NEWTIME)}})
-	for _, request := range []uint64{unix.TIOCSTI, unix.TIOCLINUX} {
+	for _, request := range []uint64{unix.TIOCSTI, unix.TIOCLINUX, unix.TIOCSETD} {
 		out = append(out, refusal{"ioctl", unix.EPERM, []condition{low(1, request)}})
 	}
+	out = append(out, initRefusals()...)
 	return append(append(out, socketRefusals()...), privilegeBitRefusals()...)
 }
+
+// initRefusals keep the command from starving its init, which shares its uid: the
+// end of the init would look like a failure of sbx.
+func initRefusals() []refusal {
+	var out []refusal
+	for call, arg := range map[string]uint{
+		"prlimit64": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0, "sched_setaffinity": 0,
+		"setpriority": 1, "ioprio_set": 1, "setpgid": 0,
+	} {
+		out = append(out, refusal{call, unix.EPERM, []condition{low(arg, 1)}})
+	}
+	return out
+}
+
+// socketKind are the bits of a socket's type that are not flags (socket(2)).
+const socketKind = 0xf
+
+// protocolSMC is IPPROTO_SMC.
+const protocolSMC = 256
 
 // socketRefusals leave unix, inet, inet6 and route netlink. AF_VSOCK is not
 // namespaced: it would reach the hypervisor. SCTP would leave no trace in the rules.
@@ -101,11 +121,16 @@ func socketRefusals() []refusal {
 	var out []refusal
 	for family := range uint64(64) {
 		if !families[family] {
-			out = append(out, refusal{"socket", unix.EAFNOSUPPORT, []condition{low(0, family)}})
+			out = append(out,
+				refusal{"socket", unix.EAFNOSUPPORT, []condition{low(0, family)}},
+				refusal{"socketpair", unix.EAFNOSUPPORT, []condition{low(0, family)}})
 		}
 	}
 	for _, family := range []uint64{unix.AF_INET, unix.AF_INET6} {
-		for _, protocol := range []uint64{unix.IPPROTO_SCTP, unix.IPPROTO_DCCP} {
+		for _, kind := range []uint64{unix.SOCK_SEQPACKET, unix.SOCK_DCCP} {
+			out = append(out, refusal{"socket", unix.ESOCKTNOSUPPORT, []condition{low(0, family), {1, socketKind, kind}}})
+		}
+		for _, protocol := range []uint64{unix.IPPROTO_SCTP, unix.IPPROTO_DCCP, unix.IPPROTO_L2TP, protocolSMC} {
 			out = append(out, refusal{"socket", unix.EPROTONOSUPPORT, []condition{low(0, family), low(2, protocol)}})
 		}
 	}

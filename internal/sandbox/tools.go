@@ -4,6 +4,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -11,16 +12,30 @@ import (
 // lie in the key.
 var companions = map[string][]string{
 	".cargo/bin": {".cargo", ".rustup"},
-	".local/bin": {".local/bin", ".local/lib", ".local/share/uv", ".local/share/pipx", ".local/share/mise", ".local/share/fnm"},
-	"go/bin":     {"go/bin"},
-	"bin":        {"bin"},
+	".local/bin": {
+		".local/bin", ".local/lib", ".local/share/uv/python", ".local/share/uv/tools", ".local/share/pipx/venvs",
+		".local/share/mise/installs", ".local/share/fnm/node-versions",
+	},
+	".pyenv/bin": {".pyenv"}, ".pyenv/shims": {".pyenv"}, ".rbenv/bin": {".rbenv"}, ".rbenv/shims": {".rbenv"},
+	".volta/bin": {".volta/bin", ".volta/tools"}, ".asdf/shims": {".asdf"}, ".asdf/bin": {".asdf"},
+	"go/bin": {"go/bin"},
+	"bin":    {"bin"},
 }
 
+// toolParts are the parts of an installation that its programs need. Nothing else of
+// the directory above a bin shows: it may be somebody's home, or hold a token.
+var toolParts = []string{
+	"bin", "sbin", "shims", "lib", "lib32", "lib64", "libexec", "share", "include", "versions", "toolchains", "conf", "jmods", "legal", "release",
+}
+
+// goParts are what a Go root has besides (a directory with go.env is one).
+var goParts = []string{"src", "pkg", "go.env", "VERSION"}
+
 // secretFiles may hold credentials; they are hidden wherever they stand at the top
-// of a tool root or in its etc.
+// of what shows or in its etc.
 var secretFiles = []string{
-	"credentials", "credentials.toml", "config.toml", ".npmrc", ".netrc", ".pypirc", ".git-credentials", "auth.json",
-	"hosts.yml", ".env", "etc/npmrc", "etc/pip.conf",
+	"credentials", "credentials.toml", "credentials.json", "config.toml", "config.json", "config.yml", "config.yaml",
+	".npmrc", ".netrc", ".pypirc", ".git-credentials", "auth.json", "hosts.yml", ".env", "etc/npmrc", "etc/pip.conf",
 }
 
 // readTools finds the toolchains that PATH names outside the system directories
@@ -66,14 +81,33 @@ func toolRoots(dir string, f Facts) []string {
 			return existing(f.Home, list)
 		}
 	}
-	root := dir
+	parent := path.Dir(dir)
 	switch path.Base(dir) {
 	case "bin", "sbin", "shims":
-		if parent := path.Dir(dir); !tooWide(parent, f) {
-			root = parent
+		if !tooWide(parent, f) {
+			return installation(parent)
 		}
 	}
-	return []string{root}
+	return []string{dir}
+}
+
+func installation(root string) []string {
+	parts := toolParts
+	if _, err := os.Lstat(path.Join(root, "go.env")); err == nil {
+		parts = append(slices.Clone(parts), goParts...)
+	}
+	var out []string
+	for _, name := range parts {
+		if p := path.Join(root, name); exists(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
 }
 
 // visible reports whether the system directories already show dir.
@@ -100,8 +134,13 @@ func existing(home string, names []string) (out []string) {
 func secretsOf(root string) (out []string) {
 	for _, name := range secretFiles {
 		p := path.Join(root, name)
-		if info, err := os.Lstat(p); err == nil && info.Mode().IsRegular() {
-			out = append(out, p)
+		if _, err := os.Lstat(p); err != nil {
+			continue
+		}
+		// A link's target is what has to be hidden; one that leads out does not show.
+		real, err := filepath.EvalSymlinks(p)
+		if base, rerr := filepath.EvalSymlinks(root); err == nil && rerr == nil && Within(real, base) {
+			out = append(out, path.Join(root, strings.TrimPrefix(real, base)))
 		}
 	}
 	return out

@@ -38,6 +38,7 @@ type Builder struct {
 	idmap     func() (*os.File, error)
 	container *libcontainer.Container
 	made      map[string]bool
+	attached  []string       // targets of binds: below them nothing is ours to make
 	system    map[string]int // detached mounts of /sys, taken before scratch covers it
 }
 
@@ -272,7 +273,11 @@ func (b *Builder) bind(e Entry) error {
 		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
 		attr.Userns_fd = uint64(owner.Fd())
 	}
-	return b.place(fd, e.Target, attr)
+	if err := b.place(fd, e.Target, attr); err != nil {
+		return err
+	}
+	b.attached = append(b.attached, e.Target)
+	return nil
 }
 
 // source detaches a copy of what is to be bound.
@@ -287,6 +292,9 @@ func (b *Builder) source(e Entry) (int, error) {
 func (b *Builder) prepareTarget(target string, dir bool) error {
 	if dir {
 		return b.mkdirAll(target)
+	}
+	if b.foreign(target) {
+		return nil
 	}
 	if err := b.mkdirAll(path.Dir(target)); err != nil {
 		return err
@@ -344,9 +352,11 @@ func (b *Builder) mask(e Entry) error {
 	return b.place(fd, e.Target, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV})
 }
 
-// mkdirAll makes a directory and its parents inside the tree.
+// mkdirAll makes a directory and its parents inside the tree. Below a bind it makes
+// nothing: a link that an earlier run put there would lead out of the tree. What is
+// needed there has to exist, and is opened without following links.
 func (b *Builder) mkdirAll(dir string) error {
-	if dir == "/" || dir == "." || b.made[dir] {
+	if dir == "/" || dir == "." || b.made[dir] || b.foreign(dir) {
 		return nil
 	}
 	if err := b.mkdirAll(path.Dir(dir)); err != nil {
@@ -361,6 +371,16 @@ func (b *Builder) mkdirAll(dir string) error {
 
 // openTree detaches a copy of a mount tree. The path was resolved before; a symlink
 // that stands in it now was put there since, and is refused.
+// foreign reports whether a path lies in a bind.
+func (b *Builder) foreign(target string) bool {
+	for _, bind := range b.attached {
+		if Within(target, bind) {
+			return true
+		}
+	}
+	return false
+}
+
 func openTree(source string) (int, error) {
 	fd, err := unix.Openat2(unix.AT_FDCWD, source, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,

@@ -14,10 +14,16 @@ type inputKind int
 
 const (
 	inputNull inputKind = iota // nothing to read
-	inputPass                  // an anonymous pipe: the command may have it
-	inputPump                  // copied, since the descriptor itself leads to the host
+	inputPipe                  // mirrored, so that nothing is taken that was not read
+	inputPump                  // copied
 	inputFile                  // copied, and what was not read is given back
 )
+
+// source feeds the command's stdin.
+type source interface {
+	start()
+	finish() // the command is dead: stop, and give back what it did not read
+}
 
 // Device numbers of /dev/null (null(4)).
 const (
@@ -36,25 +42,13 @@ func classify(f *os.File) (inputKind, error) {
 	case unix.S_IFSOCK:
 		return inputPump, nil
 	case unix.S_IFIFO:
-		return classifyPipe(f)
+		return inputPipe, nil
 	case unix.S_IFCHR:
 		return classifyDevice(f, stat.Rdev)
 	case unix.S_IFDIR:
 		return 0, &Refused{FD: "stdin", What: "a directory"}
 	}
 	return 0, &Refused{FD: "stdin", What: "a block device"}
-}
-
-// classifyPipe passes on anonymous pipes only: a named one could be changed on disk.
-func classifyPipe(f *os.File) (inputKind, error) {
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
-		return 0, fmt.Errorf("looking at stdin: %w", err)
-	}
-	if fs.Type == pipeFS {
-		return inputPass, nil
-	}
-	return inputPump, nil
 }
 
 func classifyDevice(f *os.File, rdev uint64) (inputKind, error) {
@@ -82,13 +76,13 @@ func duplicate(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// input copies the caller's stdin into a pipe.
-type input struct {
+// copied copies the caller's stdin into a pipe.
+type copied struct {
 	from  *os.File
 	to    *os.File // our end of the pipe
 	peek  *os.File // its other end, to count what was never read
 	file  bool
-	start int64
+	begin int64
 
 	mu      sync.Mutex
 	sent    int64
@@ -96,14 +90,14 @@ type input struct {
 	pumping sync.WaitGroup
 }
 
-func newInput(from *os.File, file bool) (*input, *os.File, error) {
+func newCopy(from *os.File, file bool) (source, *os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, nil, fmt.Errorf("making the command's stdin: %w", err)
 	}
-	in := &input{from: from, to: w, file: file}
+	in := &copied{from: from, to: w, file: file}
 	if file {
-		in.start, err = from.Seek(0, io.SeekCurrent)
+		in.begin, err = from.Seek(0, io.SeekCurrent)
 		if err == nil {
 			in.peek, err = duplicate(r)
 		}
@@ -114,10 +108,11 @@ func newInput(from *os.File, file bool) (*input, *os.File, error) {
 	return in, r, nil
 }
 
+func (in *copied) start() { in.pumping.Go(in.pump) }
+
 // pump copies until the end of the file or of the command. A file is read at
 // explicit offsets, so that the caller's own offset stays until finish.
-func (in *input) pump() {
-	defer in.pumping.Done()
+func (in *copied) pump() {
 	defer in.close()
 	buf := make([]byte, pumpBytes)
 	for {
@@ -136,23 +131,23 @@ func (in *input) pump() {
 	}
 }
 
-func (in *input) read(buf []byte) (int, error) {
+func (in *copied) read(buf []byte) (int, error) {
 	if !in.file {
 		return in.from.Read(buf)
 	}
 	in.mu.Lock()
-	at := in.start + in.sent
+	at := in.begin + in.sent
 	in.mu.Unlock()
 	return in.from.ReadAt(buf, at)
 }
 
-func (in *input) count(n int) {
+func (in *copied) count(n int) {
 	in.mu.Lock()
 	in.sent += int64(n)
 	in.mu.Unlock()
 }
 
-func (in *input) close() {
+func (in *copied) close() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if !in.done {
@@ -163,18 +158,18 @@ func (in *input) close() {
 
 // finish stops the copy; of a file it sets the caller's offset to the first byte
 // that the command did not read.
-func (in *input) finish() {
+func (in *copied) finish() {
 	in.close()
 	if in.peek == nil {
 		return
 	}
 	in.pumping.Wait() // reading a file does not block, and the closed pipe ends a write
-	left, err := unix.IoctlGetInt(int(in.peek.Fd()), unix.TIOCINQ)
-	if err == nil {
-		in.mu.Lock()
-		_, _ = in.from.Seek(in.start+in.sent-int64(left), io.SeekStart)
-		in.mu.Unlock()
+	if left, err := unread(in.peek); err == nil {
+		_, _ = in.from.Seek(in.begin+in.sent-int64(left), io.SeekStart)
 	}
 	_ = in.peek.Close()
 	in.peek = nil
 }
+
+// unread is how many bytes still lie in a pipe.
+func unread(pipe *os.File) (int, error) { return unix.IoctlGetInt(int(pipe.Fd()), unix.TIOCINQ) }

@@ -1,6 +1,7 @@
 // Package stdio stands between the caller's first three descriptors and the
-// command's: the command only ever gets pipes that sbx made, a private pty, or an
-// anonymous pipe of the caller's on stdin.
+// command's: the command only ever gets pipes that sbx made, or a private pty. It
+// could open any other again for writing (proc_pid_fd(5)), a shell's script on
+// stdin for one.
 package stdio
 
 import (
@@ -10,13 +11,11 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 )
-
-// pipeFS is the magic number of anonymous pipes (statfs(2)).
-const pipeFS = 0x50495045
 
 // pumpBytes is the size of one copy.
 const pumpBytes = 64 << 10
@@ -46,7 +45,7 @@ type Streams struct {
 	caller [3]*os.File
 	child  [3]*os.File // what the command gets, until Sent
 	out    [3]*os.File // our read ends of stdout and stderr
-	in     *input      // a pumped stdin, or nil
+	in     source      // what feeds the command's stdin, or nil
 	pty    *os.File
 	saved  *term.State
 	log    io.Writer
@@ -87,10 +86,10 @@ func (s *Streams) openInput() error {
 	switch kind {
 	case inputNull:
 		s.Null[0] = true
-	case inputPass:
-		s.child[0], err = duplicate(s.caller[0])
+	case inputPipe:
+		s.in, s.child[0], err = newTee(s.caller[0])
 	case inputPump, inputFile:
-		s.in, s.child[0], err = newInput(s.caller[0], kind == inputFile)
+		s.in, s.child[0], err = newCopy(s.caller[0], kind == inputFile)
 	}
 	return err
 }
@@ -143,15 +142,15 @@ func (s *Streams) size() {
 // HasTTY reports whether the command has the private pty.
 func (s *Streams) HasTTY() bool { return s.TTY[0] || s.TTY[1] || s.TTY[2] }
 
-// Pipes returns what the command gets, nil where it opens its own, and which of
-// the three are set.
-func (s *Streams) Pipes() (files []*os.File, set [3]bool) {
-	for fd, f := range s.child {
+// Pipes returns what the command gets, in the order of the descriptors, without
+// those that are a terminal or null.
+func (s *Streams) Pipes() (files []*os.File) {
+	for _, f := range s.child {
 		if f != nil {
-			files, set[fd] = append(files, f), true
+			files = append(files, f)
 		}
 	}
-	return files, set
+	return files
 }
 
 // Sent closes this process's copies of the command's ends.
@@ -167,7 +166,17 @@ func (s *Streams) Sent() {
 // AttachPty takes over the master of the command's pty and puts the caller's
 // terminal into raw mode where sbx is in its foreground.
 func (s *Streams) AttachPty(master *os.File) error {
-	s.pty = master
+	// Reading must end with the command, also where a slave stays open elsewhere, so
+	// it may not block the thread.
+	fd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	_ = master.Close()
+	if err != nil {
+		return fmt.Errorf("taking over the command's terminal: %w", err)
+	}
+	s.pty = os.NewFile(uintptr(fd), "pty")
 	if !s.TTY[0] || !foreground(s.caller[0]) {
 		return nil
 	}
@@ -190,7 +199,9 @@ func (s *Streams) Resize() {
 	if s.pty == nil || s.Rows == 0 {
 		return
 	}
-	_ = unix.IoctlSetWinsize(int(s.pty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: s.Rows, Col: s.Cols})
+	_ = control(s.pty, func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: s.Rows, Col: s.Cols})
+	})
 }
 
 // Raw reports whether the command has its terminal in a mode in which another's
@@ -199,8 +210,23 @@ func (s *Streams) Raw() bool {
 	if s.pty == nil {
 		return false
 	}
-	t, err := unix.IoctlGetTermios(int(s.pty.Fd()), unix.TCGETS)
+	var t *unix.Termios
+	err := control(s.pty, func(fd int) (err error) {
+		t, err = unix.IoctlGetTermios(fd, unix.TCGETS)
+		return err
+	})
 	return err == nil && t.Lflag&unix.ICANON == 0
+}
+
+// control calls f with the descriptor, which stays non-blocking.
+func control(file *os.File, f func(fd int) error) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ferr error
+	err = raw.Control(func(fd uintptr) { ferr = f(int(fd)) })
+	return errors.Join(err, ferr)
 }
 
 // InRawMode reports whether the caller's own terminal is in raw mode, so that a
@@ -225,8 +251,7 @@ func (s *Streams) Start(log io.Writer) {
 		}
 	}
 	if s.in != nil {
-		s.in.pumping.Add(1)
-		go s.in.pump()
+		s.in.start()
 	}
 }
 
@@ -239,28 +264,50 @@ func (s *Streams) terminal() *os.File {
 	return s.caller[2]
 }
 
-// pump copies until the last writer is gone. When the caller's reader is gone the
+// pump copies until the last writer is gone, or Finish says that whoever still
+// holds the other end is not the command. When the caller's reader is gone the
 // command's pipe is closed too, so that it sees what it would see outside.
 func (s *Streams) pump(from, to *os.File) {
 	defer s.pumps.Done()
 	defer from.Close()
 	buf := make([]byte, pumpBytes)
+	read := from.Read
 	for {
-		n, err := from.Read(buf)
-		if n > 0 {
-			if _, werr := to.Write(buf[:n]); werr != nil {
-				s.fail(werr)
-				return
-			}
-			if lerr := s.record(buf[:n]); lerr != nil {
-				s.fail(lerr)
-				return
-			}
+		n, err := read(buf)
+		if n > 0 && !s.pass(to, buf[:n]) {
+			return
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			read = func(b []byte) (int, error) { return readReady(from, b) }
+			continue
 		}
 		if err != nil {
 			return // EOF, or EIO from a pty whose last slave is closed
 		}
 	}
+}
+
+func (s *Streams) pass(to *os.File, b []byte) bool {
+	_, err := to.Write(b)
+	if err == nil {
+		err = s.record(b)
+	}
+	if err != nil {
+		s.fail(err)
+	}
+	return err == nil
+}
+
+// readReady reads what lies there and never waits.
+func readReady(from *os.File, b []byte) (n int, err error) {
+	err = control(from, func(fd int) (err error) {
+		n, err = unix.Read(fd, b)
+		return err
+	})
+	if n <= 0 && err == nil {
+		err = io.EOF
+	}
+	return max(n, 0), err
 }
 
 func (s *Streams) record(b []byte) error {
@@ -280,10 +327,17 @@ func (s *Streams) fail(err error) {
 	}
 }
 
-// Finish waits for everything that the command wrote, restores the terminal and
-// sets the offset of a file on stdin back to what was really read. The command
-// must be dead. It returns the first failure of an output stream.
+// Finish passes on everything that the command wrote, restores the terminal and
+// gives back what of stdin was not read. The command must be dead: what it had
+// written lies in the pipes already, and nobody else's writing is waited for. It
+// returns the first failure of an output stream.
 func (s *Streams) Finish() error {
+	s.Sent() // where the command never started
+	for _, f := range append(s.out[1:], s.pty) {
+		if f != nil {
+			_ = f.SetReadDeadline(time.Unix(1, 0))
+		}
+	}
 	s.pumps.Wait()
 	s.restore()
 	if s.in != nil {
@@ -311,13 +365,16 @@ func (s *Streams) Close() {
 
 func (s *Streams) restore() {
 	s.once.Do(func() {
-		if s.saved == nil {
+		if s.pty == nil {
 			return
 		}
-		fd := int(s.caller[0].Fd())
-		_ = unix.IoctlSetInt(fd, unix.TCFLSH, unix.TCIFLUSH)
-		_ = term.Restore(fd, s.saved)
-		_, _ = s.terminal().WriteString(saneTerminal)
+		terminal := s.terminal()
+		// Answers to what the command asked the terminal are not for the caller's shell.
+		_ = unix.IoctlSetInt(int(terminal.Fd()), unix.TCFLSH, unix.TCIFLUSH)
+		if s.saved != nil {
+			_ = term.Restore(int(s.caller[0].Fd()), s.saved)
+		}
+		_, _ = terminal.WriteString(saneTerminal)
 	})
 }
 

@@ -37,21 +37,11 @@ func run(t *testing.T, stdin *os.File, argv ...string) string {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
-	files, set := s.Pipes()
-	for fd, have := range set {
-		if !have {
-			continue
-		}
-		switch fd {
-		case 0:
-			cmd.Stdin = files[0]
-		case 1:
-			cmd.Stdout = files[0]
-		case 2:
-			cmd.Stderr = files[0]
-		}
-		files = files[1:]
+	files := s.Pipes()
+	if !s.Null[0] {
+		cmd.Stdin, files = files[0], files[1:]
 	}
+	cmd.Stdout, cmd.Stderr = files[0], files[1]
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -127,15 +117,7 @@ func TestDirectoriesAndDevicesOnStdinAreRefused(t *testing.T) {
 	}
 }
 
-func TestAnonymousPipesPassAndNamedOnesDoNot(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	if kind, err := classify(r); err != nil || kind != inputPass {
-		t.Errorf("an anonymous pipe: %v %v", kind, err)
-	}
+func TestPipeOnStdinKeepsWhatTheCommandDidNotRead(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(name, 0o600); err != nil {
 		t.Fatal(err)
@@ -145,11 +127,77 @@ func TestAnonymousPipesPassAndNamedOnesDoNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer fifo.Close()
-	if kind, err := classify(fifo); err != nil || kind != inputPump {
-		t.Errorf("a named pipe: %v %v", kind, err)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if kind, err := classify(null(t)); err != nil || kind != inputNull {
-		t.Errorf("/dev/null: %v %v", kind, err)
+	for what, ends := range map[string][2]*os.File{"anonymous": {r, w}, "named": {fifo, fifo}} {
+		if _, err := ends[1].WriteString("one\ntwo\nthree\n"); err != nil {
+			t.Fatal(err)
+		}
+		if got := run(t, ends[0], "true"); got != "" {
+			t.Errorf("%s: got %q", what, got)
+		}
+		if got := run(t, ends[0], "dd", "bs=4", "count=1", "status=none"); got != "one\n" {
+			t.Errorf("%s: the command read %q", what, got)
+		}
+		rest := make([]byte, 32)
+		if n, err := ends[0].Read(rest); err != nil || string(rest[:n]) != "two\nthree\n" {
+			t.Errorf("%s: the caller kept %q (%v)", what, rest[:n], err)
+		}
+	}
+}
+
+func TestPipeOnStdinArrivesWholeAndEnds(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Repeat("0123456789abcdef", 100_000)
+	go func() { _, _ = w.WriteString(text); _ = w.Close() }()
+	if got := run(t, r, "cat"); got != text {
+		t.Errorf("%d bytes arrived, want %d", len(got), len(text))
+	}
+}
+
+func TestPipeOnStdinCannotBeWrittenFromInside(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	run(t, r, "sh", "-c", "echo injected >/proc/self/fd/0")
+	if n, err := unread(r); err != nil || n > 0 {
+		t.Errorf("the caller's script now has %d bytes more (%v)", n, err)
+	}
+}
+
+func TestWriterThatOutlivesTheCommandIsNotWaitedFor(t *testing.T) {
+	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(null(t), out, out, TTYNever, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parked, err := duplicate(s.Pipes()[0]) // as if passed to another process
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parked.WriteString("before its death"); err != nil {
+		t.Fatal(err)
+	}
+	s.Sent()
+	s.Start(nil)
+	if err := s.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parked.WriteString("after"); err == nil {
+		t.Error("the pipe still takes what somebody else writes")
+	}
+	if text, err := os.ReadFile(out.Name()); err != nil || string(text) != "before its death" {
+		t.Errorf("the caller got %q (%v)", text, err)
 	}
 }
 
@@ -186,7 +234,7 @@ func TestReaderThatGoesAwayEndsTheCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, _ := s.Pipes()
+	files := s.Pipes()
 	cmd := exec.CommandContext(t.Context(), "yes")
 	cmd.Stdout, cmd.Stderr = files[0], files[1]
 	if err := cmd.Start(); err != nil {

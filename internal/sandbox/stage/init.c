@@ -94,8 +94,8 @@ static void write_file(const char *path, const char *text)
 // host, but as the caller's own uid it would own this namespace's sysctls. Done
 // here, since libcontainer takes a millisecond for it.
 static const char *const hidden[] = {
-	"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-	"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", NULL,
+	"/proc/acpi", "/proc/asound", "/proc/cmdline", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+	"/proc/pressure", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", NULL,
 };
 static const char *const read_only[] = { "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", NULL };
 

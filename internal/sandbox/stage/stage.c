@@ -30,28 +30,36 @@ static int fences(int argc, char **argv)
 {
 	int i;
 
-	if (argc < 2 || getenv("_LIBCONTAINER_INITPIPE"))
-		return 0;
-	for (i = 0; fencing[i] && strcmp(fencing[i], argv[1]) != 0; i++)
-		;
-	if (!fencing[i])
-		return 0;
-	for (i = 2; i < argc && strcmp(argv[i], "--") != 0; i++)
-		if (!strcmp(argv[i], "-h") || !strcmp(argv[i], "--help") || !strcmp(argv[i], "--dry-run"))
-			return 0;
-	return 1;
+	for (i = 0; argc > 1 && fencing[i]; i++)
+		if (!strcmp(fencing[i], argv[1]))
+			return 1;
+	return 0;
 }
 
-// Reports a failed step to the supervisor as one frame of its protocol: four
-// bytes of length (little endian), then JSON.
+// A descriptor below 3 that the caller left closed would become one of sbx's own
+// and then the command's.
+static void fill_stdio(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= 2);
+	if (fd < 0)
+		_exit(125);
+	close(fd);
+}
+
+// Reports a failed step to the supervisor as one frame of package handshake: four
+// bytes of length, one of the name's length, the name; then step, errno and detail,
+// separated by NUL.
 static void fail(const char *step)
 {
-	char body[256], frame[4 + sizeof body];
-	int n = snprintf(body, sizeof body, "{\"kind\":\"failed\",\"body\":{\"step\":\"%s\",\"errno\":%d}}", step, errno);
+	char frame[256];
+	int n = 4 + snprintf(frame + 4, sizeof frame - 4, "\006failed%s%c%d%c", step, 0, errno, 0);
 
-	frame[0] = (char)n, frame[1] = (char)(n >> 8), frame[2] = 0, frame[3] = 0;
-	memcpy(frame + 4, body, n);
-	(void)!write(sbx_socket, frame, 4 + n);
+	frame[0] = (char)(n - 4), frame[1] = frame[2] = frame[3] = 0;
+	(void)!write(sbx_socket, frame, n);
 	_exit(125);
 }
 
@@ -146,7 +154,8 @@ static void become_runner(pid_t parent)
 		fail("mount-slave");
 }
 
-__attribute__((constructor)) static void sbx_stage(int argc, char **argv)
+// Before libcontainer's own constructor, which obeys a variable of the environment.
+__attribute__((constructor(101))) static void sbx_stage(int argc, char **argv)
 {
 	struct rlimit none = { 0, 0 };
 	int pair[2];
@@ -154,6 +163,9 @@ __attribute__((constructor)) static void sbx_stage(int argc, char **argv)
 
 	if (argc > 0 && !strcmp(argv[0], SBX_INIT_PATH) && getpid() == 1)
 		sbx_init_main();
+	if (argc < 2 || strcmp(argv[1], "init") != 0)
+		unsetenv("_LIBCONTAINER_INITPIPE");
+	fill_stdio();
 	sbx_euid = (int)geteuid(), sbx_egid = (int)getegid();
 	if (!fences(argc, argv))
 		return;

@@ -24,6 +24,9 @@ const (
 // InitPath is where the sandbox's PID 1 lies inside every sandbox.
 const InitPath = C.SBX_INIT_PATH
 
+// InitControl is the descriptor of the init's control socket.
+const InitControl = C.SBX_INIT_CTL
+
 // Self is what the constructor found and did.
 type Self struct {
 	Role       Role
