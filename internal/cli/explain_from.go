@@ -91,7 +91,7 @@ func (e *environment) replay(o explainOptions) error {
 		Differences: e.differences(receipt, r.grant), Requests: []replayed{},
 	}
 	for _, row := range rows {
-		answer.Requests = append(answer.Requests, replayRow(row, r.grant, answer.Differences))
+		answer.Requests = append(answer.Requests, replayRow(row, r.grant, receipt.GrantDigest, answer.Differences))
 	}
 	return e.printReplay(answer, row != 0, o.json)
 }
@@ -208,7 +208,7 @@ func inputsOf(r event.Receipt, g grant.Grant) (before, now []string) {
 }
 
 // replayRow judges one row again.
-func replayRow(row event.Request, g grant.Grant, differences []string) replayed {
+func replayRow(row event.Request, g grant.Grant, recorded string, differences []string) replayed {
 	row = report.Clean(row)
 	x := replayed{
 		Row: row.ID, Outcome: replayUndecided, Why: []string{},
@@ -232,6 +232,10 @@ func replayRow(row event.Request, g grant.Grant, differences []string) replayed 
 		}
 	}
 	x.compare(d, differences)
+	if x.Outcome == replaySame && d.Verdict == egress.Allow && recorded != g.Digest() && d.Rule.BodyCap(req.Method) > 0 {
+		x.Outcome = replayUndecided
+		x.Why = append(x.Why, "the grant differs, and the body, which it may judge otherwise, is not recorded")
+	}
 	return x
 }
 

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -228,6 +229,11 @@ func conditions(r profile.Rule) string {
 		}
 	}
 	add(r.When != "", "with input "+r.When)
+	for _, host := range r.Hosts {
+		apex, wildcard := strings.CutPrefix(host, "*.")
+		add(wildcard, "not "+apex+" itself")
+	}
+	add(slices.ContainsFunc(r.Paths, func(path string) bool { return !strings.HasSuffix(path, "*") }), "nothing below a path without **")
 	for _, q := range p.Query {
 		add(true, q.Key+"="+q.Value)
 	}

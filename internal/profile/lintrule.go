@@ -327,9 +327,13 @@ func witness(rule egress.Rule) (egress.Request, error) {
 		return req, nil
 	}
 	req.Method = rule.Methods[0]
+	query := url.Values{}
+	for _, q := range rule.Query {
+		query.Add(q.Key, q.Value)
+	}
 	target := rule.Path.Witness()
-	for i, q := range rule.Query {
-		target += []string{"?", "&"}[min(i, 1)] + url.QueryEscape(q.Key) + "=" + url.QueryEscape(q.Value)
+	if len(query) > 0 {
+		target += "?" + query.Encode()
 	}
 	var err error
 	req.Path, req.Query, err = egress.ParseTarget(target)

@@ -317,3 +317,16 @@ func TestOtherInstallProfiles(t *testing.T) {
 		t.Errorf("ecosystems %v", got)
 	}
 }
+
+// TestCase67_TheReadThatIsAPost: fetching is a POST, and no spelling of it leads
+// to the one that pushes.
+func TestCase67_TheReadThatIsAPost(t *testing.T) {
+	g := mustResolve(t, "public-repo-read", "repo=acme/widget")
+	const repo = "https://github.com/acme/widget"
+	expect(t, g, egress.CodeAllowed,
+		"GET "+repo+"/info/refs?service=git-upload-pack", "POST "+repo+"/git-upload-pack length=400", "POST "+repo+".git/git-upload-pack length=400",
+		"POST "+repo+"/git-upload-pack?x=1 length=400")
+	expect(t, g, egress.CodePath, "POST "+repo+"/git-receive-pack length=4", "POST "+repo+"%2fgit-upload-pack length=4", "POST "+repo+"/git-upload-pack/ length=4")
+	expect(t, g, egress.CodePathMalformed, "POST https://github.com/acme//widget/git-upload-pack length=4", "POST "+repo+"/git-upload-pack/../git-receive-pack length=4")
+	expect(t, g, egress.CodeQuery, "GET "+repo+"/info/refs?service=git-receive-pack", "GET "+repo+"/info/refs")
+}

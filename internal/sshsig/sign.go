@@ -109,7 +109,7 @@ func (k Key) signWithProgram(ctx context.Context, file string, message []byte, n
 	if program == "" {
 		return nil, fmt.Errorf("signing with %s: %w", k.File, ErrNoProgram)
 	}
-	cmd := exec.CommandContext(ctx, program, "-Y", "sign", "-n", namespace, "-f", file)
+	cmd := exec.CommandContext(ctx, program, "-Y", "sign", "-n", namespace, "-f", file) //nolint:gosec // one of three absolute paths
 	cmd.Dir, cmd.Env, cmd.Stdin = "/", k.Env, bytes.NewReader(message)
 	if k.Prompt != nil {
 		cmd.Stderr = k.Prompt
