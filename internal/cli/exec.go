@@ -108,6 +108,9 @@ func (o *execOptions) run(ctx context.Context, e *environment, argv []string) er
 		f.OnDenial = e.say.DenialLine
 	}
 	f.OnSwept = func(swept []event.Swept) { e.sweptLines(swept) }
+	f.OnSetAside = func(paths []string) {
+		e.say.Line("the command made " + strings.Join(paths, ", ") + ", which git would have obeyed: renamed to sbx-set-aside-* beside it")
+	}
 	f.Busy = func(busy bool) {
 		if busy {
 			e.say.Hold()

@@ -31,6 +31,7 @@ type Receipt struct {
 	Revoke       []Check         `json:"revoke"`
 	Result       Result          `json:"result"`
 	Swept        []Swept         `json:"swept"`
+	SetAside     []string        `json:"set_aside"`   // new git files that would have run code outside, renamed
 	Interrupted  bool            `json:"interrupted"` // written by a later run: the supervisor died
 	Directory    string          `json:"directory,omitempty"`
 	StartedAt    time.Time       `json:"started_at"`
@@ -156,6 +157,7 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 	p.Applied = present(p.Applied)
 	p.Steps = present(p.Steps)
 	p.Revoke = present(p.Revoke)
+	p.SetAside = present(p.SetAside)
 	p.Swept = append([]Swept{}, p.Swept...)
 	for i := range p.Swept {
 		p.Swept[i].Removed = present(p.Swept[i].Removed)

@@ -126,7 +126,7 @@ func (f *fence) plan() error {
 			return err
 		}
 	}
-	f.spec = f.describe(facts, who, caches)
+	f.spec, f.facts = f.describe(facts, who, caches), facts
 	if who.mapping != nil && !f.o.ReadOnly {
 		f.bits = async(func() (struct{}, error) {
 			return struct{}{}, sandbox.CheckPrivilegeBits(facts.Workdir, who.mapping.FileUID)

@@ -22,15 +22,16 @@ import (
 
 // Names of the steps in receipts and refusals.
 const (
-	stepCommand = "command"
-	stepGrant   = "grant"
-	stepStale   = "stale-revoke"
-	stepEnsure  = "ensure"
-	stepProve   = "prove-floor"
-	stepApply   = "apply-grant"
-	stepRun     = "run"
-	stepKill    = "kill"
-	stepRevoke  = "revoke"
+	stepCommand  = "command"
+	stepGrant    = "grant"
+	stepStale    = "stale-revoke"
+	stepEnsure   = "ensure"
+	stepProve    = "prove-floor"
+	stepApply    = "apply-grant"
+	stepRun      = "run"
+	stepKill     = "kill"
+	stepSetAside = "set-aside"
+	stepRevoke   = "revoke"
 )
 
 // fence is one pass. Its methods are the steps, in the order of Run.
@@ -46,6 +47,7 @@ type fence struct {
 	network *network
 	streams *stdio.Streams
 	spec    sandbox.Spec
+	facts   sandbox.Facts
 	inbox   chan message
 	signals chan os.Signal
 	roots   func() (*x509.CertPool, error)

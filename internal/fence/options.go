@@ -46,6 +46,8 @@ type Options struct {
 	OnDenial func(event.Denial)
 	// OnSwept is told what earlier runs had left behind.
 	OnSwept func([]event.Swept)
+	// OnSetAside is told which new git files were renamed, since git would have run them.
+	OnSetAside func([]string)
 	// Busy is told when the command has the terminal to itself, and when it has not.
 	Busy func(bool)
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/sandbox"
 )
 
 // teardownLimit is how long kill and revoke may take together. It is their own: a
@@ -24,6 +25,9 @@ func (f *fence) revoke() {
 	ctx, cancel := context.WithTimeout(context.Background(), teardownLimit)
 	defer cancel()
 	f.timed(stepKill, func() error { return f.kill(ctx) })
+	if f.init != nil && !f.o.ReadOnly {
+		f.timed(stepSetAside, f.setAside)
+	}
 	f.timed(stepRevoke, func() error { return f.floor(ctx) })
 }
 
@@ -71,6 +75,15 @@ func (f *fence) endRunner() error {
 		return fmt.Errorf("killing the runner: %w", err)
 	}
 	return nil
+}
+
+// setAside looks for what the command left for the caller's own git to run.
+func (f *fence) setAside() (err error) {
+	f.receipt.SetAside, err = sandbox.SetAside(f.facts, f.id)
+	if len(f.receipt.SetAside) > 0 && f.o.OnSetAside != nil {
+		f.o.OnSetAside(f.receipt.SetAside)
+	}
+	return err
 }
 
 // floor takes the grant back and looks at what is left of it.

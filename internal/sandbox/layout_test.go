@@ -192,6 +192,46 @@ func TestGitsOwnCodeIsProtected(t *testing.T) {
 	}
 }
 
+func TestBypass46_NewGitFilesThatRunCodeAreSetAside(t *testing.T) {
+	dir := t.TempDir()
+	mkdir := func(d string) {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(name string) {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mkdir(".git/modules/m")
+	write(".git/config")
+	write(".git/modules/m/config")
+	protected, err := readProtected(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := Facts{Workdir: dir, Protected: protected}
+	if got, err := SetAside(f, "r1"); err != nil || got != nil {
+		t.Errorf("nothing new: %v %v", got, err)
+	}
+	mkdir(".git/hooks")
+	mkdir("evil")
+	write(".git/commondir")
+	if err := os.Symlink(filepath.Join(dir, "evil"), filepath.Join(dir, ".git/modules/m/hooks")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := SetAside(f, "r1")
+	if diff := cmp.Diff([]string{".git/hooks", ".git/commondir", ".git/modules/m/hooks"}, got); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	for _, p := range got {
+		if _, err := os.Lstat(filepath.Join(dir, p)); err == nil {
+			t.Errorf("%s is still there", p)
+		}
+	}
+}
+
 func TestWorktreeLinkCountsOnlyWithItsLinkBack(t *testing.T) {
 	base := t.TempDir()
 	tree, admin, private := filepath.Join(base, "tree"), filepath.Join(base, "main/.git/worktrees/tree"), filepath.Join(base, "secret/worktrees/x")
