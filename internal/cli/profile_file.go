@@ -77,17 +77,14 @@ func (e *environment) approvalOptions(c config.Config, workdir string) (approval
 	}, nil
 }
 
-// approvalOptionsHere is approvalOptions for a command that runs nothing.
+// approvalOptionsHere is approvalOptions for a command that runs nothing, so that
+// no working directory is written by what it judges.
 func (e *environment) approvalOptionsHere() (approval.Options, error) {
 	c, err := e.loadConfig()
 	if err != nil {
 		return approval.Options{}, err
 	}
-	workdir, err := os.Getwd()
-	if err != nil {
-		return approval.Options{}, fmt.Errorf("finding the working directory: %w", err)
-	}
-	return e.approvalOptions(c, workdir)
+	return e.approvalOptions(c, "")
 }
 
 // writable is what sandboxes may write of the host: the working directory, and
