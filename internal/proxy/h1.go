@@ -68,6 +68,8 @@ type h1 struct {
 	broken  bool // the client must see an error
 	taken   bool // the connection went to a relay
 	unread  bool // the client may still be sending
+
+	interrupted bool // a read of the body was made to return
 }
 
 // h1Body is a request body that may still be on the wire.
@@ -126,6 +128,10 @@ func (h *h1) next(first bool) bool {
 	}
 	h.s.handle(h.c.origin, req, h)
 	h.guard.stop()
+	if h.interrupted {
+		h.interrupted = false
+		_ = h.c.SetReadDeadline(time.Time{})
+	}
 	if h.taken || h.broken || h.close {
 		return false
 	}
@@ -225,7 +231,10 @@ func (h *h1) prepare(req *request) {
 	if req.length != 0 {
 		h.body = &h1Body{messageBody: newBody(h.c.br, req.length)}
 		req.body = h.body
-		req.interrupt = func() { _ = h.c.SetReadDeadline(time.Unix(1, 0)) }
+		req.interrupt = func() {
+			h.interrupted = true
+			_ = h.c.SetReadDeadline(time.Unix(1, 0))
+		}
 	}
 }
 

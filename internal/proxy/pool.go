@@ -27,7 +27,6 @@ type poolKey struct {
 
 const (
 	idleAge     = 90 * time.Second // servers close idle connections after 5 to 120 s
-	freshAge    = 3 * time.Second  // young enough for a request that cannot be repeated
 	maxAttempts = 3
 	retryDelay  = 150 * time.Millisecond // doubles
 )
@@ -98,12 +97,16 @@ type outgoing struct {
 	uploaded  func() // called when all of stream was read
 	expects   bool   // the client waits for a 100 before it sends stream
 	proceed   func() error
+	begun     bool // some of stream may be gone
 	socket    bool // a websocket handshake
 }
 
+// whole reports whether all of the request can be sent once more.
+func (o *outgoing) whole() bool { return o.stream == nil || !o.begun }
+
 // repeatable reports whether sending the request twice is the same as once.
 func (o *outgoing) repeatable() bool {
-	if o.stream != nil || o.socket {
+	if !o.whole() || o.socket {
 		return false
 	}
 	switch o.method {
@@ -152,11 +155,15 @@ func (p *pool) roundTrip(ctx context.Context, o *outgoing) (*response, error) {
 			return resp, nil
 		}
 		var early unsent
-		if attempt >= maxAttempts || ctx.Err() != nil || !o.repeatable() || !errors.As(err, &early) || permanent(err) {
+		if attempt >= maxAttempts || ctx.Err() != nil || !errors.As(err, &early) || permanent(err) {
 			return nil, err
 		}
-		if stale {
-			continue // the server had closed an idle connection: no reason to wait
+		// The server closed a connection that had been idle: it never saw the request.
+		if stale && o.whole() {
+			continue
+		}
+		if !o.repeatable() {
+			return nil, err
 		}
 		select {
 		case <-time.After(delay):
@@ -178,16 +185,17 @@ func permanent(err error) bool {
 		errors.As(err, &dns) && dns.IsNotFound
 }
 
-// try makes one attempt. stale reports that it used a connection that had been idle.
+// try makes one attempt. stale reports that it used an HTTP/1 connection that had
+// been idle.
 func (p *pool) try(ctx context.Context, o *outgoing) (resp *response, stale bool, err error) {
 	if o.key.h2 && !o.socket {
-		found, reused, err := p.multiplex(ctx, o.key)
+		found, err := p.multiplex(ctx, o.key)
 		switch {
 		case err != nil:
 			return nil, false, unsent{err}
 		case found.cc.ClientConn != nil:
 			resp, err = roundTrip2(ctx, found.cc, o)
-			return resp, reused, err
+			return resp, false, err
 		case found.h1 != nil:
 			resp, err = found.h1.roundTrip(ctx, o)
 			return resp, false, err
@@ -195,9 +203,12 @@ func (p *pool) try(ctx context.Context, o *outgoing) (resp *response, stale bool
 	}
 	key := o.key
 	key.h2 = false
-	if c := p.take(key, o.repeatable()); c != nil {
-		resp, err := c.roundTrip(ctx, o)
-		return resp, true, err
+	// A body that cannot be sent twice gets a connection that cannot be stale.
+	if o.stream == nil || o.expects {
+		if c := p.take(key); c != nil {
+			resp, err := c.roundTrip(ctx, o)
+			return resp, true, err
+		}
 	}
 	c, err := p.dial(ctx, key)
 	if err != nil {
@@ -227,32 +238,32 @@ type negotiated struct {
 
 // multiplex returns an HTTP/2 connection with room for a request. Where the
 // server chooses HTTP/1.1 it returns the connection that found out.
-func (p *pool) multiplex(ctx context.Context, key poolKey) (found negotiated, reused bool, err error) {
+func (p *pool) multiplex(ctx context.Context, key poolKey) (negotiated, error) {
 	m := p.multiOf(key)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.h1 {
-		return negotiated{}, false, nil
+		return negotiated{}, nil
 	}
 	if c, ok := m.reserve(); ok {
-		return negotiated{cc: c}, true, nil
+		return negotiated{cc: c}, nil
 	}
 	c, err := p.dial(ctx, key)
 	if err != nil {
-		return negotiated{}, false, err
+		return negotiated{}, err
 	}
 	if t, ok := c.nc.(*tls.Conn); ok && t.ConnectionState().NegotiatedProtocol != "h2" {
 		m.h1 = true
-		return negotiated{h1: c}, false, nil
+		return negotiated{h1: c}, nil
 	}
 	cc, err := p.speak2(ctx, c)
 	if err != nil {
 		c.kill()
-		return negotiated{}, false, err
+		return negotiated{}, err
 	}
 	made := shared{cc, c.address}
 	m.conns = append(m.conns, made)
-	return negotiated{cc: made}, false, nil
+	return negotiated{cc: made}, nil
 }
 
 // dial opens a connection to the key's host.
@@ -340,20 +351,14 @@ func (m *multi) ready() bool {
 	return slices.ContainsFunc(m.conns, func(c shared) bool { return c.Available() > 0 })
 }
 
-// take returns an idle connection that is still alive. Requests that cannot be
-// repeated get only young ones: the server may be closing an old one right now.
-func (p *pool) take(key poolKey, repeatable bool) *upConn {
+// take returns an idle connection that is still alive, as far as can be seen.
+func (p *pool) take(key poolKey) *upConn {
 	for {
 		c := p.pop(key)
 		if c == nil {
 			return nil
 		}
-		age := time.Since(c.idleSince)
-		if !repeatable && age >= freshAge && age < idleAge {
-			p.put(c, c.idleSince) // the others are older still
-			return nil
-		}
-		if age < idleAge && c.alive() {
+		if time.Since(c.idleSince) < idleAge && c.alive() {
 			return c
 		}
 		c.kill()
@@ -375,8 +380,8 @@ func (p *pool) pop(key poolKey) *upConn {
 }
 
 // put keeps a connection for the next request.
-func (p *pool) put(c *upConn, since time.Time) {
-	c.idleSince = since
+func (p *pool) put(c *upConn) {
+	c.idleSince = time.Now()
 	key := c.key
 	key.h2 = false
 	p.mu.Lock()

@@ -182,10 +182,10 @@ func TestStalePooledConnections(t *testing.T) {
 			fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 		}
 	})
-	w.grant(rule(t, "ok.test", port, "GET", "/**"))
+	w.grant(rule(t, "ok.test", port, "GET,POST", "/**", maxBody(10)))
 	c := w.client(transparent)
-	for i := range 4 {
-		if got := w.do(c, "GET", urlFor("https", "ok.test", port, "/x"), ""); got.status != 200 {
+	for i, method := range []string{"GET", "GET", "POST", "POST"} {
+		if got := w.do(c, method, urlFor("https", "ok.test", port, "/x"), ""); got.status != 200 {
 			t.Errorf("request %d: %d %q %v", i, got.status, got.body, got.err)
 		}
 	}

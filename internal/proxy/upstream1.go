@@ -105,7 +105,7 @@ func (c *upConn) roundTrip(ctx context.Context, o *outgoing) (*response, error) 
 		stopped := stop()
 		done := up.finished()
 		if reuse && reusable && stopped && done && !c.unsentBody && resp.status != 101 {
-			c.pool.put(c, time.Now())
+			c.pool.put(c)
 			return
 		}
 		c.kill()
@@ -170,7 +170,7 @@ func (u *upload) begin() {
 	if u.settled {
 		return
 	}
-	u.settled = true
+	u.settled, u.o.begun = true, true
 	if u.o.expects && u.o.proceed() != nil {
 		u.c.kill()
 		close(u.done)
@@ -244,6 +244,7 @@ func frame(buf []byte, at, n int, chunked bool) []byte {
 	return buf[start : at+n+2]
 }
 
+// finished reports whether the whole body went up and nobody reads it any more.
 func (u *upload) finished() bool {
 	if u == nil {
 		return true
@@ -252,9 +253,22 @@ func (u *upload) finished() bool {
 	case <-u.done:
 		return true
 	default:
+	}
+	// The answer may overtake the end of an upload that has nothing left to read.
+	if _, err := u.o.stream.state(); !errors.Is(err, io.EOF) {
+		return false
+	}
+	select {
+	case <-u.done:
+		return true
+	case <-time.After(writeGrace):
 		return false
 	}
 }
+
+// writeGrace is how long the last bytes of an upload may take when the response
+// is already complete.
+const writeGrace = 100 * time.Millisecond
 
 // end stops an upload and waits for it, so that nobody else reads the client.
 func (u *upload) end(o *outgoing) {

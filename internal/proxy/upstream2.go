@@ -59,6 +59,7 @@ func (p *pool) speak2(ctx context.Context, c *upConn) (*http.ClientConn, error) 
 
 // roundTrip2 sends a request over HTTP/2 and returns the final response's head.
 func roundTrip2(ctx context.Context, cc shared, o *outgoing) (*response, error) {
+	o.begun = o.stream != nil
 	if o.expects {
 		if err := o.proceed(); err != nil {
 			return nil, err
