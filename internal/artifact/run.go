@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -128,11 +129,29 @@ func (r *Run) open() error {
 	return err
 }
 
+// started is the part of a receipt that is known at the start. It is a type of its own
+// since preparing the encoder of the whole receipt takes a millisecond.
+type started struct {
+	Schema      int       `json:"schema"`
+	Run         string    `json:"run"`
+	Version     string    `json:"version"`
+	Consumer    string    `json:"consumer,omitempty"`
+	Position    string    `json:"position"`
+	Profiles    []string  `json:"profiles"`
+	GrantDigest string    `json:"grant_digest"`
+	Command     []string  `json:"command"`
+	Workdir     string    `json:"workdir"`
+	StartedAt   time.Time `json:"started_at"`
+	Directory   string    `json:"directory"`
+}
+
 // enter makes the file by which a sweep knows the run and locks it.
 func (r *Run) enter() error {
-	started := r.opt.Started
-	started.Run, started.Directory = r.id, r.dir
-	text, err := json.Marshal(started)
+	s := r.opt.Started
+	text, err := json.Marshal(started{
+		Schema: event.ReceiptSchema, Run: r.id, Version: s.Version, Consumer: s.Consumer, Position: s.Position, Profiles: s.Profiles,
+		GrantDigest: s.GrantDigest, Command: s.Command, Workdir: s.Workdir, StartedAt: s.StartedAt, Directory: r.dir,
+	})
 	if err != nil {
 		return fmt.Errorf("encoding what is known at the start: %w", err)
 	}

@@ -135,7 +135,7 @@ func stillActive(state *os.Root, id string, f *os.File) bool {
 }
 
 func sweepOne(state *os.Root, d deadRun) (event.Swept, error) {
-	receipt := started(d)
+	receipt := readStarted(d)
 	s := event.Swept{Run: d.id, StartedAt: receipt.StartedAt}
 	if err := closeRecords(state, d.id, receipt, &s); err != nil {
 		return s, err
@@ -153,9 +153,9 @@ func sweepOne(state *os.Root, d deadRun) (event.Swept, error) {
 	return s, nil
 }
 
-// started reads what the dead supervisor knew when it began. A half-written
+// readStarted reads what the dead supervisor knew when it began. A half-written
 // file leaves only the id.
-func started(d deadRun) event.Receipt {
+func readStarted(d deadRun) event.Receipt {
 	var receipt event.Receipt
 	text, err := io.ReadAll(io.LimitReader(d.lock, maxStarted))
 	if err != nil || json.Unmarshal(text, &receipt) != nil {

@@ -2,6 +2,7 @@ package fence
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -85,7 +86,8 @@ func (f *fence) apply() error {
 	}
 	f.network.proxy.Apply(f.derived.Grant.Policy())
 	f.receipt.Applied = f.applied()
-	f.streams.Resize() // the window may have changed since its size was looked at
+	go func() { _, _ = json.Marshal(f.receipt) }() // prepares the encoder while the command runs
+	f.streams.Resize()                             // the window may have changed since its size was looked at
 	return f.conn.Send(msgGo, nil)
 }
 

@@ -83,6 +83,7 @@ func (r *runner) run() error {
 	if err != nil {
 		return err
 	}
+	network := async(r.openNetwork)
 	m, err := r.conn.Expect(msgSpec)
 	if err != nil {
 		return err
@@ -99,7 +100,7 @@ func (r *runner) run() error {
 		return &step{"mount-tree", err}
 	}
 	// Starting the container is mostly waiting for its init: the rest is made meanwhile.
-	rest := async(r.makeRest)
+	rest := async(func() ([]byte, error) { return r.makeRest(network) })
 	if r.container, err = builder.Start(stdio); err != nil {
 		return &step{"container", err}
 	}
@@ -120,10 +121,10 @@ func (r *runner) run() error {
 	return r.report()
 }
 
-// makeRest brings the network to the floor, compiles the filter and takes the files
-// of this run, which come once the supervisor serves.
-func (r *runner) makeRest() (filter []byte, err error) {
-	if err := r.openNetwork(); err != nil {
+// makeRest waits for the network's floor, compiles the filter and takes the files of
+// this run, which come once the supervisor serves.
+func (r *runner) makeRest(network func() (struct{}, error)) (filter []byte, err error) {
+	if _, err := network(); err != nil {
 		return nil, &step{"network", err}
 	}
 	if filter, err = sandbox.CompileFilter(); err != nil {
@@ -133,13 +134,13 @@ func (r *runner) makeRest() (filter []byte, err error) {
 }
 
 // openNetwork brings the namespace to the floor and hands the listeners up.
-func (r *runner) openNetwork() error {
+func (r *runner) openNetwork() (struct{}, error) {
 	files, err := netns.Setup()
 	if err != nil {
-		return err
+		return struct{}{}, err
 	}
 	defer files.Close()
-	return r.conn.Send(msgListeners, nil, files.All()...)
+	return struct{}{}, r.conn.Send(msgListeners, nil, files.All()...)
 }
 
 // prepare makes what every sandbox has, while the specification is on its way.

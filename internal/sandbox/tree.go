@@ -26,6 +26,9 @@ const (
 	tmpfsOptions = unix.MS_NOSUID | unix.MS_NODEV
 )
 
+// MountMark is the source of a sandbox's first mount, to know it by in a mount table.
+const MountMark = "sbx-scratch"
+
 // ErrNotIDMappable means that a directory's file system cannot show its files as another owner's.
 var ErrNotIDMappable = errors.New("the file system cannot be idmapped")
 
@@ -102,7 +105,7 @@ func (b *Builder) prepareScratch() error {
 		}
 		unified = fd
 	}
-	if err := mount("sbx", scratch, "tmpfs", tmpfsOptions, "mode=755"); err != nil {
+	if err := mount(MountMark, scratch, "tmpfs", tmpfsOptions, "mode=755"); err != nil {
 		return err
 	}
 	for _, dir := range []string{rootDir, stateDir, runFilesDir, etcLayer, emptyDir, scratch + "/fs", cgroupDir} {
