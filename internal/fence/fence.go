@@ -64,9 +64,6 @@ func Run(ctx context.Context, o Options) Outcome {
 		Run: f.id, Version: o.Version, Consumer: o.Consumer, Position: "enforce",
 		Command: o.Argv, Workdir: o.Workdir, StartedAt: now, AddressGuard: "local",
 	}
-	if o.Self.Socket != nil {
-		f.conn = handshake.New(o.Self.Socket)
-	}
 	f.receipt.Result.Exit = ExitRefused
 	defer f.catchSignals()()
 	err := f.pass(ctx)
@@ -167,9 +164,14 @@ func (f *fence) checkCommand() error {
 			Next: "name one after --, as in: sbx exec -- npm ci",
 		}
 	}
-	if f.conn == nil {
+	if f.o.Self.Socket == nil {
 		return errors.New("starting the runner: the process could not be split (socketpair or fork failed)")
 	}
+	conn, err := handshake.New(f.o.Self.Socket)
+	if err != nil {
+		return err
+	}
+	f.conn = conn
 	return sandbox.CheckSeccomp()
 }
 
@@ -179,7 +181,9 @@ func (f *fence) derive(ctx context.Context) error {
 		return err
 	}
 	f.derived = d
-	f.receipt.GrantDigest = d.Grant.Digest()
+	if !d.Grant.IsZero() {
+		f.receipt.GrantDigest = d.Grant.Digest()
+	}
 	for _, p := range d.Grant.Profiles() {
 		f.receipt.Profiles = append(f.receipt.Profiles, p.Name)
 	}
@@ -227,6 +231,7 @@ func (f *fence) finish(err error) Outcome {
 		}
 	}
 	f.checkRevoke()
+	f.receipt.GrantDigest = f.derived.Grant.Digest()
 	f.receipt.FinishedAt = time.Now().UTC()
 	out := Outcome{Receipt: f.receipt, Exit: f.receipt.Result.Exit}
 	if f.run == nil {

@@ -41,7 +41,11 @@ const (
 func Runner(self stage.Self) int {
 	// The init's death signal is bound to this thread.
 	runtime.LockOSThread()
-	r := &runner{self: self, conn: handshake.New(self.Socket)}
+	conn, err := handshake.New(self.Socket)
+	if err != nil {
+		return 125 // the supervisor sees its end closed
+	}
+	r := &runner{self: self, conn: conn}
 	if err := r.run(); err != nil {
 		if !errors.Is(err, handshake.ErrClosed) {
 			_ = r.conn.Send(handshake.Failed, failure(err).Encode())

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -91,23 +92,31 @@ func decodeFailure(body []byte) error {
 }
 
 // Conn is one end of the socket pair. Send may be called from several goroutines,
-// Receive from one at a time.
+// Receive from one at a time. Waiting costs no thread.
 type Conn struct {
-	file *os.File
-	mu   sync.Mutex
+	socket *net.UnixConn
+	mu     sync.Mutex
 }
 
 // New takes over a connected SOCK_STREAM unix socket.
-func New(socket *os.File) *Conn { return &Conn{file: socket} }
-
-// Close closes this end; the other half reads ErrClosed, and so does a Receive that
-// waits here. Closing it twice is an error.
-func (c *Conn) Close() error {
-	_ = unix.Shutdown(int(c.file.Fd()), unix.SHUT_RDWR) // wakes whoever waits in a system call
-	return c.file.Close()
+func New(socket *os.File) (*Conn, error) {
+	defer socket.Close()
+	c, err := net.FileConn(socket)
+	if err != nil {
+		return nil, fmt.Errorf("taking over the socket between the halves: %w", err)
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("taking over the socket between the halves: it is a %T", c), c.Close())
+	}
+	return &Conn{socket: u}, nil
 }
 
-// Send writes one message. The files stay the caller's.
+// Close closes this end; the other half reads ErrClosed, and a Receive that waits
+// here returns.
+func (c *Conn) Close() error { return c.socket.Close() }
+
+// Send writes one message. The files stay the caller's, in blocking mode.
 func (c *Conn) Send(kind string, body []byte, files ...*os.File) error {
 	size := 1 + len(kind) + len(body)
 	if len(kind) > 255 || size > MaxFrame {
@@ -126,25 +135,19 @@ func (c *Conn) Send(kind string, body []byte, files ...*os.File) error {
 func (c *Conn) write(frame []byte, files []*os.File) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	rights := make([]int, len(files))
-	for i, f := range files {
-		rights[i] = int(f.Fd())
-	}
-	for len(frame) > 0 {
-		part, oob := frame, []byte(nil)
-		if len(rights) > 0 {
-			part, oob = frame[:1], unix.UnixRights(rights...)
+	if len(files) > 0 {
+		fds := make([]int, len(files))
+		for i, f := range files {
+			fds[i] = int(f.Fd())
 		}
-		n, err := unix.SendmsgN(int(c.file.Fd()), part, oob, nil, unix.MSG_NOSIGNAL)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
+		n, _, err := c.socket.WriteMsgUnix(frame[:1], unix.UnixRights(fds...), nil)
 		if err != nil {
 			return err
 		}
-		frame, rights = frame[n:], nil
+		frame = frame[n:]
 	}
-	return nil
+	_, err := c.socket.Write(frame)
+	return err
 }
 
 // Receive waits for one message. It returns ErrClosed when the other half ended,
@@ -185,16 +188,12 @@ func (c *Conn) Expect(kind string) (Message, error) {
 
 func (c *Conn) readHead(head []byte) ([]*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(maxFiles*4))
-	var n, oobn int
-	err := retry(func() (err error) {
-		n, oobn, _, _, err = unix.Recvmsg(int(c.file.Fd()), head, oob, unix.MSG_CMSG_CLOEXEC)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("receiving a message: %w", closed(err))
-	}
-	if n == 0 {
+	n, oobn, _, _, err := c.socket.ReadMsgUnix(head, oob)
+	if n == 0 && (err == nil || errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed)) {
 		return nil, ErrClosed
+	}
+	if err != nil {
+		return nil, fmt.Errorf("receiving a message: %w", err)
 	}
 	files, err := parseFiles(oob[:oobn])
 	if err != nil {
@@ -204,19 +203,8 @@ func (c *Conn) readHead(head []byte) ([]*os.File, error) {
 }
 
 func (c *Conn) readFull(b []byte) error {
-	for len(b) > 0 {
-		var n int
-		err := retry(func() (err error) {
-			n, err = unix.Read(int(c.file.Fd()), b)
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("receiving a message: %w", closed(err))
-		}
-		if n == 0 {
-			return fmt.Errorf("receiving a message: %w", io.ErrUnexpectedEOF)
-		}
-		b = b[n:]
+	if _, err := io.ReadFull(c.socket, b); err != nil {
+		return fmt.Errorf("receiving a message: %w", err)
 	}
 	return nil
 }
@@ -237,19 +225,4 @@ func parseFiles(oob []byte) ([]*os.File, error) {
 		}
 	}
 	return files, nil
-}
-
-func retry(call func() error) error {
-	for {
-		if err := call(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
-
-func closed(err error) error {
-	if errors.Is(err, unix.ECONNRESET) {
-		return ErrClosed
-	}
-	return err
 }

@@ -17,7 +17,11 @@ func pair(t *testing.T) (a, b *Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b = New(os.NewFile(uintptr(fds[0]), "a")), New(os.NewFile(uintptr(fds[1]), "b"))
+	a, aerr := New(os.NewFile(uintptr(fds[0]), "a"))
+	b, berr := New(os.NewFile(uintptr(fds[1]), "b"))
+	if err := errors.Join(aerr, berr); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
 	return a, b
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 
 	"github.com/opencontainers/cgroups"
@@ -80,7 +81,7 @@ func containerConfig(m *Mapping) *configs.Config {
 type Container struct {
 	container *libcontainer.Container
 	process   *libcontainer.Process
-	control   *os.File
+	control   *net.UnixConn
 	pid       int
 }
 
@@ -99,13 +100,27 @@ func (b *Builder) Start(stdio [3]*os.File) (*Container, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the init's control socket: %w", err)
 	}
-	control, theirs := os.NewFile(uintptr(fds[0]), "init"), os.NewFile(uintptr(fds[1]), "control")
+	theirs := os.NewFile(uintptr(fds[1]), "control")
 	defer theirs.Close()
+	control, err := unixConn(os.NewFile(uintptr(fds[0]), "init"))
+	if err != nil {
+		return nil, fmt.Errorf("making the init's control socket: %w", err)
+	}
 	c := &Container{container: b.container, process: initProcess(stdio, theirs), control: control}
 	if err := c.start(); err != nil {
 		return nil, errors.Join(err, control.Close())
 	}
 	return c, nil
+}
+
+// unixConn takes over a socket; waiting on it then costs no thread.
+func unixConn(socket *os.File) (*net.UnixConn, error) {
+	defer socket.Close()
+	c, err := net.FileConn(socket)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UnixConn), nil //nolint:forcetypeassert // made by socketpair above
 }
 
 func initProcess(stdio [3]*os.File, control *os.File) *libcontainer.Process {
@@ -126,6 +141,10 @@ func initProcess(stdio [3]*os.File, control *os.File) *libcontainer.Process {
 }
 
 func (c *Container) start() (err error) {
+	// libcontainer's init needs one thread; told from the start, its runtime makes no more.
+	if err := os.Setenv("GOMAXPROCS", "1"); err != nil {
+		return fmt.Errorf("starting the container: %w", err)
+	}
 	if err := c.container.Start(c.process); err != nil {
 		return fmt.Errorf("starting the container: %w", err)
 	}
@@ -140,9 +159,6 @@ func (c *Container) start() (err error) {
 
 // PID is the init's pid in the runner's pid namespace.
 func (c *Container) PID() int { return c.pid }
-
-// Control is the runner's end of the init's control socket.
-func (c *Container) Control() *os.File { return c.control }
 
 // Kill kills the init, and with it everything in its pid namespace.
 func (c *Container) Kill() error {

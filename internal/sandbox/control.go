@@ -86,13 +86,8 @@ func (c *Container) Next() (Event, error) {
 }
 
 func (c *Container) receive(b, oob []byte) (n, oobn int, err error) {
-	for {
-		n, oobn, _, _, err = unix.Recvmsg(int(c.control.Fd()), b, oob, unix.MSG_CMSG_CLOEXEC)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if errors.Is(err, unix.ECONNRESET) {
+	n, oobn, _, _, err = c.control.ReadMsgUnix(b, oob)
+	if errors.Is(err, unix.ECONNRESET) || errors.Is(err, io.EOF) {
 		return 0, 0, nil
 	}
 	return n, oobn, err

@@ -59,6 +59,26 @@ func isBase64(body []byte) bool {
 	return any&digit != 0
 }
 
+// plain reports whether a text is in plain form already, as distributions write it:
+// nothing but certificates, a line end after each, LF only.
+func plain(text []byte) bool {
+	if !bytes.HasPrefix(text, begin) || !bytes.HasSuffix(text, append(bytes.Clone(end), '\n')) || bytes.IndexByte(text, '\r') >= 0 {
+		return false
+	}
+	for len(text) > 0 {
+		stop := bytes.Index(text, end)
+		if stop < 0 || !bytes.HasPrefix(text, begin) || !isBase64(text[len(begin):stop]) {
+			return false
+		}
+		text = text[stop+len(end):]
+		if text[0] != '\n' {
+			return false
+		}
+		text = text[1:]
+	}
+	return true
+}
+
 // appendCertificates appends the certificates of text to out in plain form.
 func appendCertificates(out, text []byte) []byte {
 	certificates(text, func(body []byte) { out = appendCertificate(out, body) })

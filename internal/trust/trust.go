@@ -98,15 +98,15 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	text := make([]byte, 0, info.Size()+1)
-	buf := bytes.NewBuffer(text)
-	if _, err := buf.ReadFrom(io.LimitReader(f, maxFile+1)); err != nil {
-		return nil, err
-	}
-	if buf.Len() > maxFile {
+	if info.Size() > maxFile {
 		return nil, fmt.Errorf("%s has over %d bytes: %w", path, maxFile, fs.ErrInvalid)
 	}
-	return buf.Bytes(), nil
+	text := make([]byte, info.Size())
+	n, err := io.ReadFull(f, text)
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		err = nil // it became shorter meanwhile
+	}
+	return text[:n], err
 }
 
 // Pack is the content of the two files of a run. Both start with BEGIN, have
@@ -129,7 +129,11 @@ func Build(host []byte, extras Extras, runCA []byte) (Pack, error) {
 	}
 	bundle := make([]byte, 0, len(own)+len(host)+len(extras.all)+64)
 	bundle = append(bundle, own...)
-	bundle = appendCertificates(bundle, host)
+	if plain(host) {
+		bundle = append(bundle, host...)
+	} else {
+		bundle = appendCertificates(bundle, host)
+	}
 	missing, small := extras.missing(host), extras.all
 	if len(extras.ids) > maxSmall {
 		small = missing // the caller's file is a whole set of roots

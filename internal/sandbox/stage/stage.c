@@ -150,6 +150,9 @@ static void become_runner(pid_t parent)
 		fail("unshare-mount");
 	if (unshare(CLONE_NEWNET) < 0)
 		fail("unshare-net");
+	// So that an empty cgroup tree can be shown to libcontainer (cgroup_namespaces(7)).
+	if (unshare(CLONE_NEWCGROUP) < 0)
+		fail("unshare-cgroup");
 	if (mount("", "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
 		fail("mount-slave");
 }
