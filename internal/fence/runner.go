@@ -131,7 +131,7 @@ func (r *runner) makeRest(network func() (struct{}, error)) (filter []byte, err 
 	if _, err := network(); err != nil {
 		return nil, &step{"network", err}
 	}
-	if filter, err = sandbox.CompileFilter(); err != nil {
+	if filter, err = sandbox.Filter(); err != nil {
 		return nil, &step{"seccomp", err}
 	}
 	return filter, r.placeFiles()

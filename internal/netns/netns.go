@@ -6,11 +6,9 @@ package netns
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -69,44 +67,6 @@ func Setup() (Files, error) {
 		return Files{}, errors.Join(err, files.Close())
 	}
 	return files, nil
-}
-
-func addresses() error {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return fmt.Errorf("finding lo: %w", err)
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		return fmt.Errorf("bringing up lo: %w", err)
-	}
-	for _, a := range []netip.Addr{AddressV4, AddressV6} {
-		if err := address(lo, a); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// address adds one address to lo and makes every address of its family local,
-// so that a connection to anywhere stays inside.
-func address(lo netlink.Link, a netip.Addr) error {
-	host := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-	if err := netlink.AddrAdd(lo, &netlink.Addr{IPNet: host, Flags: unix.IFA_F_NODAD}); err != nil {
-		return fmt.Errorf("adding %s to lo: %w", a, err)
-	}
-	scope := netlink.SCOPE_UNIVERSE
-	if a.Is4() {
-		scope = netlink.SCOPE_HOST
-	}
-	everywhere := &net.IPNet{IP: make(net.IP, a.BitLen()/8), Mask: net.CIDRMask(0, a.BitLen())}
-	route := &netlink.Route{
-		LinkIndex: lo.Attrs().Index, Dst: everywhere, Table: unix.RT_TABLE_LOCAL,
-		Type: unix.RTN_LOCAL, Scope: scope, Protocol: unix.RTPROT_STATIC,
-	}
-	if err := netlink.RouteAdd(route); err != nil {
-		return fmt.Errorf("adding the local default route for %s: %w", a, err)
-	}
-	return nil
 }
 
 func listeners() (Files, error) {

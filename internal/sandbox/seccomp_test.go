@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -105,7 +106,7 @@ func attempts(dir string) []attempt {
 // underFilter applies the compiled filter to this process and makes every attempt.
 func underFilter() int {
 	runtime.LockOSThread()
-	program, err := CompileFilter()
+	program, err := Filter()
 	if err == nil {
 		err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	}
@@ -159,9 +160,30 @@ func TestForeignABIIsKilled(t *testing.T) {
 	}
 }
 
+func TestFilterInTheBinaryIsTheOneInTheSource(t *testing.T) {
+	compiled, err := compileFilter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile("filter_amd64.bpf", compiled, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Other versions of the library may order the program differently.
+	if version := SeccompVersion(); version == filterMadeWith && !bytes.Equal(compiled, filterAMD64) {
+		t.Error("the filter's data changed; run go test -update ./internal/sandbox")
+	} else if len(filterAMD64) == 0 {
+		t.Errorf("no filter (libseccomp %s)", version)
+	}
+}
+
+// filterMadeWith is the libseccomp whose output is compared byte by byte.
+const filterMadeWith = "2.5.4"
+
 func BenchmarkCompileFilter(b *testing.B) {
 	for b.Loop() {
-		if _, err := CompileFilter(); err != nil {
+		if _, err := compileFilter(); err != nil {
 			b.Fatal(err)
 		}
 	}
