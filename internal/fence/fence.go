@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,7 @@ type fence struct {
 	receipt event.Receipt
 	ticket  ticket.Ticket
 	derived Derived
+	digest  func() string // of the grant; that of no grant is not waited for at the start
 	run     *artifact.Run
 	target  *artifact.Target
 	conn    *handshake.Conn
@@ -181,8 +183,9 @@ func (f *fence) derive(ctx context.Context) error {
 		return err
 	}
 	f.derived = d
+	f.digest = sync.OnceValue(d.Grant.Digest)
 	if !d.Grant.IsZero() {
-		f.receipt.GrantDigest = d.Grant.Digest()
+		f.receipt.GrantDigest = f.digest()
 	}
 	for _, p := range d.Grant.Profiles() {
 		f.receipt.Profiles = append(f.receipt.Profiles, p.Name)
@@ -231,7 +234,9 @@ func (f *fence) finish(err error) Outcome {
 		}
 	}
 	f.checkRevoke()
-	f.receipt.GrantDigest = f.derived.Grant.Digest()
+	if f.digest != nil {
+		f.receipt.GrantDigest = f.digest()
+	}
 	f.receipt.FinishedAt = time.Now().UTC()
 	out := Outcome{Receipt: f.receipt, Exit: f.receipt.Result.Exit}
 	if f.run == nil {
