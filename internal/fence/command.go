@@ -87,7 +87,7 @@ func (f *fence) apply() error {
 	f.network.proxy.Apply(f.derived.Grant.Policy())
 	f.receipt.Applied = f.applied()
 	go f.prepareReceipt()
-	f.streams.Resize()                             // the window may have changed since its size was looked at
+	f.streams.Resize() // the window may have changed since its size was looked at
 	return f.conn.Send(msgGo, nil)
 }
 
