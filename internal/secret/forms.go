@@ -1,0 +1,93 @@
+package secret
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"html"
+	"slices"
+	"strings"
+)
+
+// minForm is how long an encoded form has to be, in bytes, so that it does not
+// occur by chance.
+const minForm = 6
+
+// forms returns how a text is written by programs that encode it, the text first.
+func forms(text string) []string {
+	out := []string{text}
+	add := func(form string) {
+		if len(form) >= minForm && !slices.Contains(out, form) {
+			out = append(out, form)
+		}
+	}
+	for offset := range 3 {
+		inner := base64Inside(text, offset)
+		add(inner)
+		add(strings.NewReplacer("+", "-", "/", "_").Replace(inner))
+	}
+	for _, digits := range []string{"0123456789ABCDEF", "0123456789abcdef"} {
+		for _, plain := range []string{unreserved, unreserved + "!$&'()*,;:@=+", unreserved + "!'()*", unreserved + "*", ""} {
+			add(percent(text, plain, digits))
+		}
+		add(strings.ReplaceAll(percent(text, unreserved+" ", digits), " ", "+"))
+	}
+	add(hex.EncodeToString([]byte(text)))
+	add(strings.ToUpper(hex.EncodeToString([]byte(text))))
+	for _, form := range jsonForms(text) {
+		add(form)
+	}
+	add(html.EscapeString(text))
+	return out
+}
+
+// base64Inside is the part of a base64 text that depends on nothing but text,
+// which begins offset bytes after a group of three.
+func base64Inside(text string, offset int) string {
+	encoded := base64.RawStdEncoding.EncodeToString([]byte(strings.Repeat("\x00", offset) + text))
+	// The first characters hold bits of what is before, the last one of what follows.
+	encoded = encoded[(offset*8+5)/6:]
+	if (offset+len(text))%3 != 0 {
+		encoded = encoded[:len(encoded)-1]
+	}
+	return encoded
+}
+
+const unreserved = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+
+func percent(text, plain, digits string) string {
+	var b strings.Builder
+	for i := range len(text) {
+		c := text[i]
+		if strings.IndexByte(plain, c) >= 0 {
+			b.WriteByte(c)
+			continue
+		}
+		b.WriteString(string([]byte{'%', digits[c>>4], digits[c&15]}))
+	}
+	return b.String()
+}
+
+// jsonForms are the inside of JSON strings: as encoders write them, with escaped
+// slashes, and with every character escaped.
+func jsonForms(text string) []string {
+	var out []string
+	for _, safe := range []bool{true, false} {
+		var b strings.Builder
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(safe)
+		if e.Encode(text) != nil {
+			continue // cannot be: every string can be encoded
+		}
+		inner := strings.TrimSuffix(b.String(), "\n")
+		inner = inner[1 : len(inner)-1]
+		out = append(out, inner, strings.ReplaceAll(inner, "/", `\/`))
+	}
+	var lower, upper strings.Builder
+	for _, r := range text {
+		fmt.Fprintf(&lower, `\u%04x`, r)
+		fmt.Fprintf(&upper, `\u%04X`, r)
+	}
+	return append(out, lower.String(), upper.String())
+}
