@@ -179,7 +179,7 @@ func (e *environment) printProfile(p profile.Profile, endpoints []endpointView) 
 		registries = append(registries, term.Cells("registry:"+v.Ecosystem, dash(v.Role), dash(v.URL), source))
 	}
 	e.section("REGISTRY", registries, "ROLE", "URL", "SOURCE")
-	e.section("SECRET", secretRows(p), "SENT TO", "NEEDED")
+	e.section("SECRET", secretRows(p), "READ FROM", "SENT TO", "AS", "NEEDED")
 }
 
 // section writes a table after an empty line, or nothing when it has no rows.
@@ -206,7 +206,7 @@ func secretRows(p profile.Profile) [][]term.Cell {
 		if c.Registry != "" {
 			to = "registry:" + c.Registry
 		}
-		rows = append(rows, term.Cells(c.Env, to, yesNo(c.Required)))
+		rows = append(rows, term.Cells(c.SecretName(), c.Source(), to, c.Slot(), yesNo(c.Required)))
 	}
 	return rows
 }

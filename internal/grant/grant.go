@@ -49,19 +49,6 @@ type Cache struct {
 	Env     string `json:"env,omitempty"` // variable that points the client at it, "" for none
 }
 
-// Credential describes a secret and where it goes; it never holds the value.
-type Credential struct {
-	Profile  string      `json:"profile"`
-	Name     string      `json:"name"`      // as rules name it: "profile/name"
-	Env      string      `json:"env"`       // variable of the supervisor's environment that holds it
-	Host     egress.Host `json:"host"`      // the only host it is sent to; zero for a registry's endpoints
-	Registry string      `json:"registry"`  // ecosystem whose endpoints it is sent to, "" for Host
-	Header   string      `json:"header"`    // name of the header
-	Template string      `json:"template"`  // value of the header, with {secret}
-	QueryKey string      `json:"query_key"` // instead of a header
-	Required bool        `json:"required"`
-}
-
 // Spec is everything a grant is made of.
 type Spec struct {
 	Profiles    []ProfileRef  `json:"profiles"`
@@ -143,19 +130,6 @@ func (g Grant) Env() []EnvVar { return slices.Clone(g.spec.Env) }
 
 // Caches returns the directories to keep.
 func (g Grant) Caches() []Cache { return slices.Clone(g.spec.Caches) }
-
-// Credentials returns the descriptors of secrets.
-func (g Grant) Credentials() []Credential { return slices.Clone(g.spec.Credentials) }
-
-// SecretVars returns the names of the variables that hold secrets of this grant, sorted.
-func (g Grant) SecretVars() []string {
-	var names []string
-	for _, c := range g.spec.Credentials {
-		names = append(names, c.Env)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
 
 // MarshalJSON writes the spec and its digest.
 func (g Grant) MarshalJSON() ([]byte, error) {

@@ -70,15 +70,15 @@ func beyondSecret(a, b atom) []string {
 	if x != (grant.Credential{}) && x != y {
 		return append(more, "the secret "+describeSecret(x))
 	}
-	return append(more, when(needed, "without the secret %s", y.Env)...)
+	return append(more, when(needed, "without the secret %s", y.SecretName())...)
 }
 
 func describeSecret(c grant.Credential) string {
-	slot := "in the header " + c.Header + " as " + c.Template
-	if c.QueryKey != "" {
-		slot = "in the query key " + c.QueryKey
+	text := c.SecretName() + " " + c.Slot()
+	if c.Env == "" {
+		text += " from the " + c.Source()
 	}
-	return c.Env + " " + slot
+	return text
 }
 
 func beyondModes(a, b atom) []string {

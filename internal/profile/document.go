@@ -39,12 +39,17 @@ type cacheDoc struct {
 }
 
 type credentialDoc struct {
-	Env      string `toml:"env"`
-	Host     string `toml:"host"`
-	Header   string `toml:"header"`
-	Template string `toml:"template"`
-	QueryKey string `toml:"query_key"`
-	Required bool   `toml:"required"`
+	Env         string   `toml:"env"`
+	File        string   `toml:"file"`
+	Command     []string `toml:"command"`
+	Host        string   `toml:"host"`
+	Header      string   `toml:"header"`
+	Template    string   `toml:"template"`
+	Basic       bool     `toml:"basic"`
+	Username    string   `toml:"username"`
+	QueryKey    string   `toml:"query_key"`
+	Required    bool     `toml:"required"`
+	Placeholder string   `toml:"placeholder"`
 }
 
 type ruleDoc struct {

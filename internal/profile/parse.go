@@ -210,28 +210,6 @@ func (d *profileDoc) buildCredentials(p *Profile) error {
 	return nil
 }
 
-func (d *credentialDoc) build(name string) (grant.Credential, error) {
-	c := grant.Credential{
-		Name: name, Env: d.Env, Header: d.Header, Template: d.Template, QueryKey: d.QueryKey, Required: d.Required,
-	}
-	inHeader := headerName.MatchString(d.Header) && strings.Count(d.Template, "{secret}") == 1 && !strings.ContainsAny(d.Template, "\r\n\x00")
-	switch {
-	case !envName.MatchString(d.Env):
-		return c, fmt.Errorf("env %q is not the name of a variable", d.Env)
-	case d.QueryKey == "" && !inHeader:
-		return c, errors.New("a header and a template with one {secret}, or query_key, is wanted")
-	case d.QueryKey != "" && (d.Header != "" || d.Template != ""):
-		return c, errors.New("either a header or query_key is wanted")
-	}
-	if ecosystem, ok := ecosystemOf(d.Host); ok {
-		c.Registry = ecosystem
-		return c, nil
-	}
-	host, err := egress.ParseHost(d.Host)
-	c.Host = host
-	return c, err
-}
-
 func (d *profileDoc) buildOverrides(p *Profile) error {
 	for _, text := range d.Overrides {
 		host, err := egress.ParseHost(text)

@@ -199,7 +199,34 @@ func finish(spec *grant.Spec, selected []Profile, endpoints *endpointCache) erro
 	for _, ecosystem := range slices.Sorted(maps.Keys(endpoints.known)) {
 		spec.Endpoints = append(spec.Endpoints, endpoints.known[ecosystem]...)
 	}
+	if err := checkPlaceholders(spec); err != nil {
+		return err
+	}
 	return checkCredentials(spec.Rules, noSecretRules(selected))
+}
+
+// checkPlaceholders refuses a variable that would hold two things.
+func checkPlaceholders(spec *grant.Spec) error {
+	seen := map[string]string{}
+	for _, v := range spec.Env {
+		seen[v.Name] = "a profile's env"
+	}
+	for _, c := range spec.Caches {
+		seen[c.Env] = "the cache " + c.Name
+	}
+	for _, c := range spec.Credentials {
+		if c.Placeholder == "" {
+			continue
+		}
+		if other := seen[c.Placeholder]; other != "" {
+			return &Refusal{
+				Code: CodeBadGrant, Subject: c.Profile,
+				Detail: fmt.Sprintf("%s would hold the placeholder of %s and the value of %s", c.Placeholder, c.Name, other),
+			}
+		}
+		seen[c.Placeholder] = c.Name
+	}
+	return nil
 }
 
 func noSecretRules(selected []Profile) map[string]bool {

@@ -163,7 +163,7 @@ func (d *ruleDoc) setCredential(p *Profile, rule *Rule) error {
 			return fmt.Errorf("credential %s goes to %s over https only", d.Credential, want)
 		}
 		rule.Permission.Credential = name
-		return nil
+		return checkSecretRule(rule.Permission)
 	}
 	return fmt.Errorf("credential %s is not declared", quote(d.Credential))
 }
