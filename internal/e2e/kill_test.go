@@ -135,6 +135,28 @@ func TestCase22_KilledWhileStarting(t *testing.T) {
 	})
 }
 
+// The same at twenty moments from the first instruction to a little after the
+// command's end: whatever of an init there is dies as well.
+func TestCase22_KilledAtAnyMoment(t *testing.T) {
+	const moments = 20
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		start := time.Now()
+		succeeded(t, run(t, lab, who, "--", "true"))
+		whole := time.Since(start)
+		mounts := lab.Mounts()
+		for i := range moments {
+			cmd := lab.Command(t, who, "sbx", "exec", "--", "bash", "-c", lingering)
+			cmd.Stdout, cmd.Stderr = newOutput(), newOutput()
+			lab.Start(t, cmd)
+			<-time.After(whole * time.Duration(i) / (moments - 1))
+			killed(t, lab, cmd, cmd.Process.Pid, mounts)
+		}
+		succeeded(t, run(t, lab, who, "--", "true"))
+		tidy(t, lab, who)
+	})
+}
+
 // Each process of a run takes all others with it, and sbx does not call it a
 // success.
 func TestCase22_KilledHelpers(t *testing.T) {

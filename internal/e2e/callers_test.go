@@ -1,0 +1,294 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fractalboxdev/sbx/internal/sbxtest"
+)
+
+// The caller's shell reads its script from the pipe that sbx has on standard
+// input: what the command writes or takes there is the command's own.
+func TestScriptOnStdinCannotBeChanged(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		// The command's own pipe holds one page, and whoever writes to it when it is full waits.
+		for name, evil := range map[string]string{
+			"write":        `timeout 0.2 bash -c "echo touch pwned >/proc/self/fd/0"; timeout 0.2 bash -c "echo touch pwned >>/dev/stdin"`,
+			"read, write":  `head -c 4000 >/dev/null; echo touch pwned >/proc/self/fd/0`,
+			"not to wait":  `/usr/bin/python3 -c "import os; os.write(os.open(\"/proc/self/fd/0\", os.O_RDWR | os.O_NONBLOCK), b\"touch pwned\n\" * 100)"`,
+			"fill":         `timeout 0.2 cat /dev/zero >/proc/self/fd/0`,
+			"by its child": `(setsid bash -c "sleep 0.05; echo touch pwned >/proc/self/fd/0" &)`,
+		} {
+			t.Run(name, func(t *testing.T) {
+				// A here-document of this size is a pipe; cat makes sure of it.
+				got := outside(t, lab, who, "cat <<'S' | bash\n\"$SBX\" exec -- bash -c '"+evil+"; true' 2>/dev/null\necho next\n\"$SBX\" exec -- bash -c 'exit 4'\necho last $?\nS\n"+
+					"test -e pwned && echo pwned; true")
+				want := "next\nlast 4\n"
+				if name == "read, write" {
+					want = "" // the command has taken the rest of the script
+				}
+				printed(t, got, want)
+			})
+		}
+	})
+}
+
+// A loop over a pipe keeps the lines that the command did not read.
+func TestCase20_LoopOverAPipeKeepsItsLines(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		for script, want := range map[string]string{
+			`seq 4 | while read n; do "$SBX" exec -- true; echo $n; done`:                           "1\n2\n3\n4\n",
+			`seq 4 | while read n; do "$SBX" exec -- bash -c 'read m; echo '$n' $m'; done`:          "1 2\n3 4\n",
+			`seq 4 | while read n; do "$SBX" exec -- bash -c 'exec 0<&-; echo '$n; done`:            "1\n2\n3\n4\n",
+			`seq 4 | while read n; do "$SBX" exec -- head -n 0 </dev/null; echo $n; done`:           "1\n2\n3\n4\n",
+			`seq 100000 | (while read n; do "$SBX" exec -- true; [ $n = 3 ] && break; done; wc -l)`: "99997\n",
+		} {
+			t.Run(script, func(t *testing.T) { printed(t, outside(t, lab, who, script), want) })
+		}
+	})
+}
+
+// Arguments are bytes.
+func TestArgumentsArriveByteForByte(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		every := make([]byte, 0, 255)
+		for b := 1; b < 256; b++ {
+			every = append(every, byte(b))
+		}
+		for _, argument := range []string{string(every), "\xff\xfe", "", "a\nb", "--", "-x", "é\xc3", strings.Repeat("\x80", 100_000)} {
+			got := run(t, lab, who, "--", "printf", "%s", argument)
+			if got.Exit != 0 || got.Stdout != argument {
+				t.Errorf("exit status %d: argument %.99q arrived as %.99q: %s", got.Exit, argument, got.Stdout, got.Stderr)
+			}
+		}
+		printed(t, run(t, lab, who, "--env", "BYTES=\xff\xfe=\x01", "--", "sh", "-c", `printf %s "$BYTES"`), "\xff\xfe=\x01")
+	})
+}
+
+// What the command may write is not what sbx obeys or keeps its records in.
+func TestConfigurationAndRecordsAreOutsideTheWorkingDirectory(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		home := lab.Home(who)
+		inHome(t, lab, who, ".config/sbx/config.toml", "")
+		refused(t, run(t, lab, who, "-C", home+"/.config", "--", "touch", "ran"), home+"/.config", "configuration")
+		refused(t, run(t, lab, who, "-C", home+"/.config/sbx", "--", "touch", "ran"), "configuration")
+
+		inHome(t, lab, who, ".moved/sbx/x", "")
+		link := filepath.Join(home, "into")
+		if err := os.Symlink(lab.Project(who), link); err != nil {
+			t.Fatal(err)
+		}
+		for _, state := range []string{lab.Project(who), lab.Project(who) + "/below", link, link + "/below/it", home + "/project/../into"} {
+			cmd := lab.Command(t, who, "sbx", "exec", "--", "touch", "ran")
+			cmd.Env = append(cmd.Env, "XDG_STATE_HOME="+state)
+			refused(t, lab.RunCommand(t, who, cmd), "state directory")
+			nothingRan(t, lab, who)
+		}
+		if err := os.Remove(filepath.Join(home, ".config/sbx/config.toml")); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// A file of root's that the command could rewrite would run as root.
+func TestSetuidFileInRootsProjectIsRefused(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		for _, mode := range []os.FileMode{os.ModeSetuid, os.ModeSetgid} {
+			file := lab.Write(who, "deep/below/tool", "#!/bin/sh\n")
+			if err := os.Chmod(file, 0o755|mode); err != nil {
+				t.Fatal(err)
+			}
+			got := run(t, lab, who, "--", "sh", "-c", "echo EVIL >>deep/below/tool; touch ran")
+			if who == sbxtest.AsRoot {
+				refused(t, got, file)
+				nothingRan(t, lab, who)
+			} else {
+				succeeded(t, got)
+				// The kernel takes the bits from a file that is written to.
+				if info, err := os.Stat(file); err != nil || info.Mode()&mode != 0 {
+					t.Errorf("%v; the mode is %s", err, info.Mode())
+				}
+			}
+			if err := os.RemoveAll(filepath.Join(lab.Project(who), "deep")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// exchanging swaps git's directory of submodules and a link, until it is told
+// to end.
+const exchanging = `
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+print('ready', flush=True)
+while not os.path.exists('over'):
+    libc.renameat2(-100, b'.git/modules', -100, b'.git/link', 2)
+    libc.renameat2(-100, b'lib', -100, b'lib-link', 2)
+`
+
+// TestBypass47_ExchangedModulesLeadNowhere has one run exchange .git/modules
+// with a link that leads out while others start in the same project: whatever
+// sbx makes, protects or sets aside stays in the project.
+func TestBypass47_ExchangedModulesLeadNowhere(t *testing.T) {
+	const tries = 20
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		succeeded(t, outside(t, lab, who, "mkdir raced && cd raced\n"+repository+"\ncp -r .git/modules "+lab.Home(who)+"/victim; rm -rf "+lab.Home(who)+"/victim/lib/hooks"))
+		project, victim := filepath.Join(lab.Project(who), "raced/main"), filepath.Join(lab.Home(who), "victim")
+		for link, target := range map[string]string{".git/link": victim, "lib-link": victim + "/lib"} {
+			if err := os.Symlink(target, filepath.Join(project, link)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := tree(t, victim)
+		racer := lab.Command(t, who, "sbx", "exec", "-C", project, "--", "/usr/bin/python3", "-c", exchanging)
+		stdout := newOutput()
+		racer.Stdout, racer.Stderr = stdout, newOutput()
+		lab.Start(t, racer)
+		stdout.until(t, "ready\n")
+		for range tries {
+			got := shell(t, lab, who, "for d in .git/modules/lib .git/link/lib lib; do mkdir -p $d/hooks; echo EVIL >$d/hooks/x; echo EVIL >$d/config; echo EVIL >$d/commondir; done 2>/dev/null; true", "-C", project)
+			if got.Exit != 0 && got.Exit != 125 {
+				t.Errorf("exit status %d: %s", got.Exit, got.Stderr)
+			}
+		}
+		succeeded(t, outside(t, lab, who, "touch raced/main/over"))
+		if exit := sbxtest.Wait(t, racer); exit != 0 && exit != 125 {
+			t.Errorf("exit status %d: %s", exit, racer.Stderr)
+		}
+		same(t, before, tree(t, victim))
+	})
+}
+
+// New git files are set aside, and both the caller and the receipt learn it.
+func TestBypass46_NewGitFilesAreSetAsideAndReported(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		succeeded(t, outside(t, lab, who, "git init -q . && rm -rf .git/hooks"))
+		got := shell(t, lab, who, "mkdir -p .git/hooks && echo EVIL >.git/hooks/pre-commit; echo EVIL >.git/commondir; echo EVIL >.git/config.worktree")
+		succeeded(t, got)
+		says(t, got.Stderr, ".git/hooks", ".git/commondir", ".git/config.worktree", "sbx-set-aside-")
+		if list := fmt.Sprint(got.Receipt(t)["set_aside"]); list != "[.git/hooks .git/config.worktree .git/commondir]" {
+			t.Errorf("the receipt has %s", list)
+		}
+		for _, name := range []string{"hooks", "commondir", "config.worktree"} {
+			dir := filepath.Join(lab.Project(who), ".git")
+			if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+				t.Errorf("%s is still there", name)
+			}
+			if _, err := os.Lstat(filepath.Join(dir, "sbx-set-aside-"+filepath.Base(got.RunDir)+"-"+name)); err != nil {
+				t.Error(err)
+			}
+		}
+		if next := run(t, lab, who, "--", "true"); next.Stderr != "" || fmt.Sprint(next.Receipt(t)["set_aside"]) != "[]" {
+			t.Errorf("the next run said %q, and its receipt %v", next.Stderr, next.Receipt(t)["set_aside"])
+		}
+	})
+}
+
+// keeper takes a descriptor over a socket in the project, writes to it when the
+// run that had it is dead, and says what came of that.
+const keeper = `
+import array, os, socket
+s = socket.socket(socket.AF_UNIX); s.bind('parked'); s.listen(); print('ready', flush=True)
+c, _ = s.accept()
+_, ancillary, _, _ = c.recvmsg(1, socket.CMSG_SPACE(12))
+fds = array.array('i'); fds.frombytes(ancillary[0][2])
+print('parked', len(fds), flush=True)
+while not os.path.exists('dead'): pass
+for fd in fds[1:]:
+    try: os.write(fd, b'LATE\n'); print('wrote', flush=True)
+    except OSError as e: print('refused', flush=True)
+`
+
+const parker = `
+import array, socket, time
+s = socket.socket(socket.AF_UNIX); s.connect('parked')
+s.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0, 1, 2]))])
+print('sent', flush=True)
+time.sleep(1000)
+`
+
+// A descriptor that a run has parked with another one keeps nobody waiting, and
+// carries nothing to the caller when its run is dead.
+func TestParkedDescriptors(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		first := lab.Command(t, who, "sbx", "exec", "--", "/usr/bin/python3", "-c", keeper)
+		stdout := newOutput()
+		first.Stdout, first.Stderr = stdout, newOutput()
+		lab.Start(t, first)
+		stdout.until(t, "ready\n")
+
+		// The caller reads until the end, which must not wait for the first run.
+		reader, writer := pipe(t)
+		second := lab.Command(t, who, "sbx", "exec", "--timeout", "2s", "--grace", "100ms", "--", "/usr/bin/python3", "-c", parker)
+		seen := newOutput()
+		second.Stdin, second.Stdout, second.Stderr = reader, seen, newOutput()
+		lab.Start(t, second)
+		stdout.until(t, "parked 3\n")
+		ended := make(chan int, 1)
+		go func() { ended <- sbxtest.Wait(t, second) }()
+		select {
+		case exit := <-ended:
+			if exit != 124 {
+				t.Errorf("exit status %d, want 124: %s", exit, second.Stderr)
+			}
+		case <-time.After(15 * time.Second):
+			_ = second.Process.Kill()
+			t.Fatalf("the parked descriptors keep sbx: %s", second.Stderr)
+		}
+		_ = writer.Close()
+		lab.Write(who, "dead", "")
+		if exit := sbxtest.Wait(t, first); exit != 0 {
+			t.Errorf("exit status %d: %s", exit, first.Stderr)
+		}
+		if text := seen.String() + second.Stderr.(*output).String(); strings.Contains(text, "LATE") {
+			t.Errorf("the dead run wrote: %q", text)
+		}
+		if seen.String() != "sent\n" {
+			t.Errorf("stdout is %q", seen)
+		}
+		for _, name := range []string{"dead", "parked"} {
+			if err := os.Remove(filepath.Join(lab.Project(who), name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// A runner that stands still keeps neither the time limit nor the teardown from
+// what they have to do.
+func TestTimeoutWithAStoppedRunner(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		cmd := lab.Command(t, who, "sbx", "exec", "--timeout", "1s", "--grace", "100ms", "--", "bash", "-c", lingering)
+		stdout := newOutput()
+		cmd.Stdout, cmd.Stderr = stdout, newOutput()
+		lab.Start(t, cmd)
+		stdout.until(t, "ready\n")
+		runner := slices.DeleteFunc(sbxtest.Processes(t), func(p sbxtest.Process) bool { return p.PID == cmd.Process.Pid })[0]
+		if err := syscall.Kill(runner.PID, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		timer := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+		defer timer.Stop()
+		if exit := sbxtest.Wait(t, cmd); exit != 125 {
+			t.Errorf("exit status %d, want 125: %s", exit, cmd.Stderr)
+		}
+		says(t, cmd.Stderr.(*output).String(), "did not end in time")
+		eventually(t, 2*time.Second, "no process was left", func() bool { return len(sbxtest.Processes(t)) == 0 })
+	})
+}
