@@ -26,14 +26,36 @@ pid_t sbx_peer;
 // The commands that run something fenced. Every other command stays one process.
 static const char *const fencing[] = { "exec", NULL };
 
-static int fences(int argc, char **argv)
+static int fences(const char *command)
 {
 	int i;
 
-	for (i = 0; argc > 1 && fencing[i]; i++)
-		if (!strcmp(fencing[i], argv[1]))
+	for (i = 0; fencing[i]; i++)
+		if (!strcmp(fencing[i], command))
 			return 1;
 	return 0;
+}
+
+// The name and the first argument of this process, empty if they are long: then they
+// are none of those that matter here. Not every C library passes arguments to constructors (musl does not).
+static void read_arguments(char name[64], char command[64])
+{
+	char line[4096];
+	int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, line, sizeof line - 1);
+	size_t first;
+
+	if (fd >= 0)
+		close(fd);
+	name[0] = command[0] = 0;
+	if (n <= 0)
+		return;
+	line[n] = 0;
+	first = strlen(line);
+	if (first < 64)
+		memcpy(name, line, first + 1);
+	if ((ssize_t)first + 1 < n && strlen(line + first + 1) < 64)
+		strcpy(command, line + first + 1);
 }
 
 // A descriptor below 3 that the caller left closed would become one of sbx's own
@@ -158,19 +180,21 @@ static void become_runner(pid_t parent)
 }
 
 // Before libcontainer's own constructor, which obeys a variable of the environment.
-__attribute__((constructor(101))) static void sbx_stage(int argc, char **argv)
+__attribute__((constructor(101))) static void sbx_stage(void)
 {
 	struct rlimit none = { 0, 0 };
+	char name[64], command[64];
 	int pair[2];
 	pid_t self, child;
 
-	if (argc > 0 && !strcmp(argv[0], SBX_INIT_PATH) && getpid() == 1)
+	read_arguments(name, command);
+	if (!strcmp(name, SBX_INIT_PATH) && getpid() == 1)
 		sbx_init_main();
-	if (argc < 2 || strcmp(argv[1], "init") != 0)
+	if (strcmp(command, "init") != 0)
 		unsetenv("_LIBCONTAINER_INITPIPE");
 	fill_stdio();
 	sbx_euid = (int)geteuid(), sbx_egid = (int)getegid();
-	if (!fences(argc, argv))
+	if (!fences(command))
 		return;
 	sbx_privileged = has_sys_admin() && has_other_ids();
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
