@@ -5,8 +5,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/sbxtest"
 )
@@ -143,6 +146,19 @@ func spoken(attempts []attempt) string {
 	return text.String()
 }
 
+// named is an answer of testdata/probe.c with the name of its number.
+func named(answer string) string {
+	kind, digits, _ := strings.Cut(answer, " ")
+	number, err := strconv.Atoi(digits)
+	switch {
+	case err == nil && kind == "error":
+		return unix.ErrnoName(unix.Errno(number))
+	case err == nil && kind == "signal":
+		return unix.SignalName(unix.Signal(number))
+	}
+	return answer
+}
+
 // secretsBesideTools lie below HOME beside directories that PATH names.
 var secretsBesideTools = []string{
 	".pulumi/credentials.json", ".pulumi/config.json", ".pulumi/token", ".wrangler/config/default.toml", ".wrangler/token",
@@ -204,8 +220,8 @@ func TestEscapes(t *testing.T) {
 			t.Fatalf("exit status %d, %d answers, want %d: %s", got.Exit, len(answers), len(attempts), got.Stderr)
 		}
 		for i, a := range attempts {
-			if !slices.Contains(strings.Split(a.want, "|"), answers[i]) {
-				t.Errorf("%s: %s, want %s (%s)", a.name, answers[i], a.want, a.try)
+			if !slices.Contains(strings.Split(a.want, "|"), named(answers[i])) {
+				t.Errorf("%s: %s, want %s (%s)", a.name, named(answers[i]), a.want, a.try)
 			}
 		}
 	})

@@ -6,11 +6,10 @@
 // number as strtoull(3) reads it, "text for a pointer to text, * for a pointer
 // to a page of zeros, @path for a descriptor of the file, which is made. Each
 // call is made in a child of its own, as it may kill or change the caller. What
-// came of it is a line of standard output: ok, an error's name, or a signal's.
+// came of it is a line of standard output: ok, "error" or "signal" and a number.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,11 +75,11 @@ int main(void) {
 		if (child < 0 || waitpid(child, &status, 0) != child)
 			return 1;
 		if (WIFSIGNALED(status))
-			printf("SIG%s\n", sigabbrev_np(WTERMSIG(status)));
+			printf("signal %d\n", WTERMSIG(status));
 		else if (WEXITSTATUS(status) == 0)
 			puts("ok");
 		else
-			puts(strerrorname_np(WEXITSTATUS(status)));
+			printf("error %d\n", WEXITSTATUS(status));
 	}
 	return 0;
 }
