@@ -5,9 +5,11 @@ go 1.26.8
 require (
 	cunicu.li/gont/v2 v2.12.26
 	github.com/BurntSushi/toml v1.6.0
+	github.com/andybalholm/brotli v1.2.0
 	github.com/creack/pty v1.1.24
 	github.com/google/go-cmp v0.7.0
 	github.com/google/nftables v0.3.0
+	github.com/klauspost/compress v1.20.1
 	github.com/miekg/dns v1.1.73
 	github.com/muesli/termenv v0.16.0
 	github.com/opencontainers/cgroups v0.1.0

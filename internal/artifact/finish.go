@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/secret"
 )
 
 // Finish closes the records, folds denials.jsonl, writes the receipt and takes
@@ -22,7 +23,7 @@ func (r *Run) Finish(receipt event.Receipt) error {
 	}
 	r.finished = true
 	receipt.Run, receipt.Directory = r.id, r.dir
-	receipt.Result.Denials = r.fold.Total()
+	receipt.Result.Denials, receipt.Result.Would = r.fold.Total(), r.fold.WouldDeny()
 	err := errors.Join(
 		r.broken,
 		r.out.close(),
@@ -31,7 +32,7 @@ func (r *Run) Finish(receipt event.Receipt) error {
 		r.foldDenials(),
 		removeTree(r.state, filepath.Join(scratchDir, r.id)),
 	)
-	if failed := writeReceipt(r.root, receipt); failed != nil {
+	if failed := writeReceipt(r.root, receipt, r.opt.Redact); failed != nil {
 		return fmt.Errorf("finishing run %s: %w", r.id, errors.Join(err, failed))
 	}
 	// Moved and not removed: ext4 makes the next files slowly while it passes
@@ -70,12 +71,12 @@ func (r *Run) foldDenials() error {
 	return nil
 }
 
-func writeReceipt(root *os.Root, receipt event.Receipt) error {
+func writeReceipt(root *os.Root, receipt event.Receipt, redact *secret.Redactor) error {
 	text, err := json.MarshalIndent(receipt, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encoding the receipt: %w", err)
 	}
-	return replace(root, ReceiptFile, append(text, '\n'))
+	return replace(root, ReceiptFile, append(redact.JSON(text), '\n'))
 }
 
 func writeDenials(root *os.Root, rows []event.Denial) error {

@@ -1,7 +1,9 @@
 package artifact
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 )
@@ -13,12 +15,23 @@ type output struct {
 	limit   int64 // bytes
 	written int64
 	bound   *BoundError
+	masked  io.WriteCloser // ends in append
 }
 
-// Write appends p, or as much of it as the bound allows.
+// Write appends p without secrets, or as much of it as the bound allows.
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.masked.Write(p)
+}
+
+// appender is what the masked bytes are written to.
+type appender struct{ o *output }
+
+// Write appends p; the caller holds the lock.
+func (a appender) Write(p []byte) (int, error) { return a.o.append(p) }
+
+func (o *output) append(p []byte) (int, error) {
 	if o.bound != nil {
 		return 0, o.bound
 	}
@@ -49,7 +62,11 @@ func (o *output) close() error {
 	if o.file == nil {
 		return nil
 	}
-	err := o.file.Close()
+	err := o.masked.Close()
+	if errors.Is(err, o.bound) { // Write has returned it already, or there was nothing more to write
+		err = nil
+	}
+	err = errors.Join(err, o.file.Close())
 	o.file = nil
 	return err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/report"
+	"github.com/fractalboxdev/sbx/internal/secret"
 )
 
 // The files of a run's directory.
@@ -54,6 +55,8 @@ type Options struct {
 	// OnDenial is called once for each new denial row, after it is on disk and
 	// outside every lock, on the goroutine of the request; it must not block.
 	OnDenial func(event.Denial)
+	// Redact masks the secrets of the run in everything that is written; nil: none.
+	Redact *secret.Redactor
 }
 
 // Run is the directory of a run that is under way. Its methods are safe for
@@ -125,6 +128,7 @@ func (r *Run) open() error {
 		return err
 	}
 	r.out.limit = r.opt.MaxOutput
+	r.out.masked = r.opt.Redact.Writer(appender{&r.out})
 	r.out.file, err = create(r.root, OutputFile)
 	return err
 }
@@ -161,7 +165,7 @@ func (r *Run) enter() error {
 	if err := flock(r.lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("locking the run: %w", err)
 	}
-	_, err = r.lock.Write(text)
+	_, err = r.lock.Write(r.opt.Redact.JSON(text))
 	return err
 }
 
@@ -189,7 +193,7 @@ func (r *Run) Scratch() (string, error) {
 // folds it into the denials. When it returns an error the request must be
 // refused: a *BoundError past the bound of rows, else the failure of the disk.
 func (r *Run) Record(req event.Request) error {
-	req = report.Clean(req)
+	req = r.redacted(report.Clean(req))
 	req.Run = r.id
 	r.mu.Lock()
 	row, isNew, err := r.record(req)
@@ -198,6 +202,15 @@ func (r *Run) Record(req event.Request) error {
 		r.opt.OnDenial(row)
 	}
 	return err
+}
+
+// redacted masks secrets in what the sandbox or an upstream chose of a record.
+func (r *Run) redacted(req event.Request) event.Request {
+	for _, s := range []*string{&req.Host, &req.Method, &req.Path, &req.Reason, &req.RedirectedFrom, &req.Process} {
+		*s = r.opt.Redact.Text(*s)
+	}
+	req.Authorities = r.opt.Redact.Texts(req.Authorities)
+	return req
 }
 
 func (r *Run) record(req event.Request) (event.Denial, bool, error) {
@@ -257,7 +270,7 @@ func (r *Run) append(f *appendFile, v any) error {
 	if err := r.enc.Encode(v); err != nil {
 		return fmt.Errorf("encoding a record: %w", err)
 	}
-	return f.write(r.buf.Bytes())
+	return f.write(r.opt.Redact.JSON(r.buf.Bytes()))
 }
 
 // Denials returns the rows so far.
@@ -272,6 +285,14 @@ func (r *Run) Denied() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.fold.Total()
+}
+
+// WouldDeny returns how many requests were forwarded so far that enforce would
+// have denied.
+func (r *Run) WouldDeny() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fold.WouldDeny()
 }
 
 // Output returns the writer of output.log. Past the bound it writes a last line

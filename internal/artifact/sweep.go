@@ -198,7 +198,7 @@ func closeRecords(state *os.Root, id string, receipt event.Receipt, s *event.Swe
 	receipt.Steps = append(receipt.Steps, event.Step{
 		Name: "sweep", StartedAt: now, OK: true, Detail: "written by a later run: the supervisor died, so nothing about the revoke was verified",
 	})
-	return writeReceipt(run, receipt)
+	return writeReceipt(run, receipt, nil)
 }
 
 // foldRequests counts the denials of requests.jsonl again. whole is false when

@@ -16,9 +16,11 @@ import (
 	"github.com/fractalboxdev/sbx/internal/config"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/fence"
+	"github.com/fractalboxdev/sbx/internal/proxy"
 	"github.com/fractalboxdev/sbx/internal/registry"
 	"github.com/fractalboxdev/sbx/internal/report"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
+	"github.com/fractalboxdev/sbx/internal/secret"
 )
 
 // exitDenied is the status of a command that succeeded although something was
@@ -42,6 +44,8 @@ type execOptions struct {
 	noTTY        bool
 	noCache      bool
 	consumer     string
+	position     string
+	mask         *secret.Redactor // of what is printed about the run
 }
 
 // summaryRows is how many denials the summary shows; the rest is counted.
@@ -85,6 +89,7 @@ func (o *execOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.failOnDenial, "fail-on-denial", false, "exit 123 when the command succeeded although something was denied")
 	f.BoolVar(&o.noTTY, "no-tty", false, "no terminal for the command, also where sbx has one")
 	f.BoolVar(&o.noCache, "no-cache", false, "do not keep the profile's caches")
+	f.StringVar(&o.position, "position", "enforce", "`what` becomes of requests that are not granted: enforce refuses, report forwards and records, legacy forwards")
 	f.StringVar(&o.consumer, "consumer", "", "`name` of who asks (default: the user's)")
 }
 
@@ -111,6 +116,10 @@ func (o *execOptions) run(ctx context.Context, e *environment, argv []string) er
 	f.OnSetAside = func(paths []string) {
 		e.say.Line("the command made " + strings.Join(paths, ", ") + ", which git would have obeyed: renamed to sbx-set-aside-* beside it")
 	}
+	f.OnSecrets = func(r *secret.Redactor) { o.mask = r; e.say.Mask(r.Text) }
+	if f.Position != proxy.Enforce {
+		e.say.Line(positionWarning(f.Position))
+	}
 	f.Busy = func(busy bool) {
 		if busy {
 			e.say.Hold()
@@ -132,8 +141,13 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 	if err != nil {
 		return fence.Options{}, err
 	}
+	position, err := proxy.ParsePosition(o.position)
+	if err != nil {
+		return fence.Options{}, &usageError{fmt.Sprintf("--position %s is none", o.position), "name one of enforce, report, legacy"}
+	}
 	f := fence.Options{
-		Self: e.build.Self, Argv: argv, Workdir: dir, ReadOnly: o.readOnly, Env: e.env,
+		Position: position,
+		Self:     e.build.Self, Argv: argv, Workdir: dir, ReadOnly: o.readOnly, Env: e.env,
 		Extra: append(inheritable(c.EnvAllow.V), o.env...), Timeout: o.timeout, Grace: o.grace, NoTTY: o.noTTY, NoCache: o.noCache,
 		StateDir: state, Config: []string{config.SystemFile, config.UserFile(e.getenv)}, Consumer: o.who(), Version: e.build.Version,
 		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,

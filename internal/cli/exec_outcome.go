@@ -11,6 +11,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/profile"
+	"github.com/fractalboxdev/sbx/internal/proxy"
 	"github.com/fractalboxdev/sbx/internal/registry"
 	"github.com/fractalboxdev/sbx/internal/term"
 )
@@ -66,22 +67,31 @@ func (o *execOptions) write(e *environment, out fence.Outcome, file *outcomeFile
 		Exit: out.Exit, Run: out.Receipt.Run, Directory: out.Dir, Result: out.Receipt.Result,
 		Denials: append([]event.Denial{}, out.Denials...), Receipt: out.Receipt,
 	}
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encoding the outcome: %w", err)
+	}
+	text = append(o.mask.JSON(text), '\n')
 	if o.json {
-		if err := e.printJSON(v); err != nil {
-			return err
-		}
+		e.out.Raw(string(text))
 	}
 	if file == nil {
 		return nil
 	}
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err == nil {
-		err = file.dir.Write(file.name, append(text, '\n'))
-	}
+	err = file.dir.Write(file.name, text)
 	if err := errors.Join(err, file.dir.Close()); err != nil {
 		return fmt.Errorf("writing the outcome: %w", err)
 	}
 	return nil
+}
+
+// positionWarning is said before a run that does not enforce its grant.
+func positionWarning(p proxy.Position) string {
+	what := "requests that are not granted are FORWARDED and recorded as would-deny; no credential is sent"
+	if p == proxy.Legacy {
+		what = "ALL requests are FORWARDED and only logged; no credential is sent"
+	}
+	return "WARNING: position " + p.String() + ", the grant is NOT enforced in this run: " + what
 }
 
 // recipeRefusal gives an error of the grant its kind.

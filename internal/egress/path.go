@@ -252,7 +252,10 @@ func (q Query) Has(key, value string) bool {
 	return found == 1 && right
 }
 
-// keyMeans reports whether some reader could take the raw name for the key.
+// KeyMeans reports whether some reader could take the raw name of a query's pair
+// for the key: in another case, percent-encoded up to three times, as key[].
+func KeyMeans(name, key string) bool { return keyMeans(name, key) }
+
 func keyMeans(name, key string) bool {
 	for range 3 {
 		bare, _, _ := strings.Cut(name, "[")

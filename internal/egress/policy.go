@@ -136,6 +136,21 @@ func (p *Policy) GrantsHost(h Host) bool {
 	return len(exact)+len(wild) > 0
 }
 
+// HostAllowance returns the widest allowance of the rules about a host.
+func (p *Policy) HostAllowance(h Host) AddressAllowance {
+	widest := AllowPublic
+	if !p.GrantsHost(h) {
+		return widest
+	}
+	exact, wild := p.rulesFor(h)
+	for _, rules := range [2][]*Rule{exact, wild} {
+		for _, r := range rules {
+			widest = max(widest, r.Allowance())
+		}
+	}
+	return widest
+}
+
 // rulesFor returns the rules about a host; no wildcard reaches the deny floor.
 func (p *Policy) rulesFor(h Host) (exact, wild []*Rule) {
 	if p.onFloor(h) {

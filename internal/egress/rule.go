@@ -254,6 +254,7 @@ const (
 	CodeBound             Code = "bound-reached"
 	CodeSecretMissing     Code = "credential-missing"
 	CodePlaceholder       Code = "placeholder-misplaced"
+	CodeSecretEchoed      Code = "credential-echoed"
 )
 
 // AddressAllowance says which special addresses a rule's host may resolve to.

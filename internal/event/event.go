@@ -32,6 +32,8 @@ type Request struct {
 	Rule           string    `json:"rule,omitempty"` // the rule that allowed, or came nearest
 	Reason         string    `json:"reason,omitempty"`
 	WouldDeny      bool      `json:"would_deny,omitempty"`
+	Position       string    `json:"position,omitempty"`   // report or legacy; left out under enforce
+	Credential     string    `json:"credential,omitempty"` // name of the secret that is sent with it
 	RedirectedFrom string    `json:"redirected_from,omitempty"`
 	Process        string    `json:"process,omitempty"`
 	Authorities    []string  `json:"authorities,omitempty"` // all values when they disagree

@@ -25,6 +25,7 @@ type Receipt struct {
 	Command      []string        `json:"command"`  // argv as given
 	Workdir      string          `json:"workdir"`
 	Endpoints    []Endpoint      `json:"endpoints"`
+	Secrets      []Secret        `json:"secrets"`
 	AddressGuard string          `json:"address_guard,omitempty"` // local, delegated
 	Applied      []Measure       `json:"applied"`
 	Steps        []Step          `json:"steps"`
@@ -63,6 +64,18 @@ type Endpoint struct {
 	Source    string `json:"source"` // where the address was learnt, as in "/etc/npmrc:3"
 }
 
+// Secret is a credential of the grant: its name and what was done with it, never
+// the value.
+type Secret struct {
+	Name       string   `json:"name"`       // the variable that holds it, or the credential's name
+	Credential string   `json:"credential"` // "profile/credential"
+	Source     string   `json:"source"`     // as in "variable NPM_TOKEN"
+	Hosts      []string `json:"hosts"`      // the only ones that it is sent to
+	Required   bool     `json:"required"`
+	Set        bool     `json:"set"`
+	Injected   int64    `json:"injected"` // requests that were sent with it
+}
+
 // Measure is one wall around the command and whether it stood.
 type Measure struct {
 	Name    string `json:"name"` // as in "user namespace", "seccomp", "no_new_privs"
@@ -93,6 +106,7 @@ type Result struct {
 	TimedOut bool     `json:"timed_out"`
 	Refusal  *Refusal `json:"refusal,omitempty"`
 	Denials  int      `json:"denials"`          // denied requests, not rows
+	Would    int      `json:"would_deny"`       // requests forwarded that enforce would have denied
 	Stream   string   `json:"stream,omitempty"` // why the output stream failed; apart from the exit status
 }
 
@@ -154,6 +168,10 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 	p.Approvals = present(p.Approvals)
 	p.Command = present(p.Command)
 	p.Endpoints = present(p.Endpoints)
+	p.Secrets = append([]Secret{}, p.Secrets...)
+	for i := range p.Secrets {
+		p.Secrets[i].Hosts = present(p.Secrets[i].Hosts)
+	}
 	p.Applied = present(p.Applied)
 	p.Steps = present(p.Steps)
 	p.Revoke = present(p.Revoke)

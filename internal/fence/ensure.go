@@ -19,6 +19,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/netns"
 	"github.com/fractalboxdev/sbx/internal/pki"
+	"github.com/fractalboxdev/sbx/internal/proxy"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/stdio"
 	"github.com/fractalboxdev/sbx/internal/ticket"
@@ -54,7 +55,7 @@ func (f *fence) ensure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.network = newNetwork(f.id, f.run, ca, probes)
+	f.network = newNetwork(f.id, f.run, ca, probes, proxy.Config{Credentials: f.proxyCredentials(), Position: f.o.Position})
 	files, err := f.trust(ca.CertificatePEM())
 	if err != nil {
 		return err
@@ -74,7 +75,7 @@ func (f *fence) trust(runCA []byte) (map[string][]byte, error) {
 		return value
 	}
 	extras := trust.FindExtras(getenv, f.writableInside)
-	if f.derived.Grant.Policy() != nil {
+	if f.derived.Grant.Policy() != nil || f.o.Position != proxy.Enforce {
 		pool := trust.UpstreamPool(host, extras)
 		f.roots = async(func() (*x509.CertPool, error) { return pool(), nil })
 	}
@@ -84,7 +85,7 @@ func (f *fence) trust(runCA []byte) (map[string][]byte, error) {
 
 func (f *fence) openRecords() (err error) {
 	f.run, err = artifact.Open(artifact.Options{
-		StateDir: f.o.StateDir, RunID: f.id, Started: f.receipt, OnDenial: f.denied,
+		StateDir: f.o.StateDir, RunID: f.id, Started: f.receipt, OnDenial: f.denied, Redact: f.redactor,
 	})
 	if err != nil {
 		return err
@@ -127,6 +128,9 @@ func (f *fence) plan() error {
 		}
 	}
 	f.spec, f.facts = f.describe(facts, who, caches), facts
+	if err := f.checkExposed(); err != nil {
+		return err
+	}
 	if who.mapping != nil && !f.o.ReadOnly {
 		f.bits = async(func() (struct{}, error) {
 			return struct{}{}, sandbox.CheckPrivilegeBits(facts.Workdir, who.mapping.FileUID)
@@ -259,6 +263,11 @@ func (f *fence) environment(facts sandbox.Facts, who identity) []string {
 	for _, c := range f.derived.Grant.Caches() {
 		if c.Env != "" {
 			set[c.Env] = path.Join(facts.Home, c.Path)
+		}
+	}
+	for _, h := range f.secrets {
+		if h.Placeholder != "" && h.placeholder != "" {
+			set[h.Placeholder] = h.placeholder
 		}
 	}
 	for _, v := range trust.Env(bundlePath, caPath) {

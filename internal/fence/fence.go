@@ -17,6 +17,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/handshake"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
+	"github.com/fractalboxdev/sbx/internal/secret"
 	"github.com/fractalboxdev/sbx/internal/stdio"
 	"github.com/fractalboxdev/sbx/internal/ticket"
 )
@@ -55,6 +56,9 @@ type fence struct {
 	roots   func() (*x509.CertPool, error)
 	bits    func() (struct{}, error) // the search for set-user-id files, as root only
 	init    *process                 // the sandbox's PID 1, as soon as there is one
+
+	secrets  []heldSecret
+	redactor *secret.Redactor
 }
 
 // Run takes one command through the fence. It always returns an outcome with a
@@ -63,7 +67,7 @@ func Run(ctx context.Context, o Options) Outcome {
 	now := time.Now().UTC()
 	f := &fence{o: o, id: artifact.NewID(now), inbox: make(chan message, 16)}
 	f.receipt = event.Receipt{
-		Run: f.id, Version: o.Version, Consumer: o.Consumer, Position: "enforce",
+		Run: f.id, Version: o.Version, Consumer: o.Consumer, Position: o.Position.String(),
 		Command: o.Argv, Workdir: o.Workdir, StartedAt: now, AddressGuard: "local",
 	}
 	f.receipt.Result.Exit = ExitRefused
@@ -197,22 +201,7 @@ func (f *fence) derive(ctx context.Context) error {
 	for _, e := range d.Grant.Endpoints() {
 		f.receipt.Endpoints = append(f.receipt.Endpoints, event.Endpoint{Ecosystem: e.Ecosystem, URL: e.URL, Source: e.Source})
 	}
-	return f.checkSecrets()
-}
-
-// checkSecrets refuses a run whose profile names a secret that is set: a
-// credential that cannot be injected must not be ignored.
-func (f *fence) checkSecrets() error {
-	for _, name := range f.derived.Grant.SecretVars() {
-		if value, ok := lookup(f.o.Env, name); ok && value != "" {
-			return &event.Refusal{
-				Kind: event.RefusedRecipe, Code: "credential-unsupported",
-				Message: fmt.Sprintf("the selected profiles name the secret %s, which is set, but this version of sbx cannot inject credentials", name),
-				Next:    "run it without: env -u " + name + " sbx exec …",
-			}
-		}
-	}
-	return nil
+	return f.readSecrets(ctx)
 }
 
 // sweep resets what dead runs left behind before anything new exists.
@@ -237,13 +226,14 @@ func (f *fence) finish(err error) Outcome {
 	if f.digest != nil {
 		f.receipt.GrantDigest = f.digest()
 	}
+	f.receipt.Secrets = f.secretsUsed()
 	f.receipt.FinishedAt = time.Now().UTC()
 	out := Outcome{Receipt: f.receipt, Exit: f.receipt.Result.Exit}
 	if f.run == nil {
 		return out
 	}
 	out.Denials, out.Dir = f.run.Denials(), f.run.Dir()
-	f.receipt.Result.Denials = f.run.Denied()
+	f.receipt.Result.Denials, f.receipt.Result.Would = f.run.Denied(), f.run.WouldDeny()
 	if err := f.keep(); err != nil {
 		f.receipt.Result.Exit = ExitRefused
 		f.receipt.Result.Refusal = &event.Refusal{

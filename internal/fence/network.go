@@ -40,22 +40,23 @@ type network struct {
 	packets   *os.File
 	log       recorder
 	run       string
+	position  proxy.Position
 	lost      atomic.Int64
 	servers   sync.WaitGroup
 }
 
-// newNetwork makes the servers, at the floor.
-func newNetwork(run string, log recorder, authority *pki.Authority, p *probes) *network {
+// newNetwork makes the servers, at the floor. cfg has the credentials and the
+// position of the run.
+func newNetwork(run string, log recorder, authority *pki.Authority, p *probes, cfg proxy.Config) *network {
 	n := &network{
-		authority: authority, probes: p, log: log, run: run,
+		authority: authority, probes: p, log: log, run: run, position: cfg.Position,
 		tls: &tls.Config{MinVersion: tls.VersionTLS12},
 	}
 	n.dialer = upstream.New(upstream.Options{Proxy: upstream.ProxyFromEnvironment()})
 	n.resolver = resolver.New(resolver.Config{Overflow: n.overflow})
-	n.proxy = proxy.New(proxy.Config{
-		Run: run, Recorder: n, Certificate: authority.Leaf,
-		NameOf: n.nameOf, Vet: n.dialer.Vet, Dial: n.dialer.Dial, UpstreamTLS: n.tls,
-	})
+	cfg.Run, cfg.Recorder, cfg.Certificate = run, n, authority.Leaf
+	cfg.NameOf, cfg.Vet, cfg.Dial, cfg.UpstreamTLS = n.nameOf, n.dialer.Vet, n.dialer.Dial, n.tls
+	n.proxy = proxy.New(cfg)
 	return n
 }
 
@@ -166,15 +167,22 @@ func refusedPacket(run string, p netns.Packet) event.Request {
 // recordUnconnected notes the names that were looked up but never connected to and
 // that no rule grants: a lookup alone can carry data.
 func (n *network) recordUnconnected(policy *egress.Policy) {
+	if n.position == proxy.Legacy {
+		return
+	}
 	for _, name := range n.resolver.Unconnected() {
 		host, err := egress.ParseHost(name.Name)
 		if err == nil && policy.GrantsHost(host) {
 			continue
 		}
-		_ = n.log.Record(event.Request{
+		row := event.Request{
 			Time: name.First.UTC(), Run: n.run, Source: event.SourceDNS, Protocol: "dns", Host: name.Name, Verdict: "deny",
 			Code: string(egress.CodeNameNotGranted), Reason: "the name was looked up, nothing was sent anywhere",
-		})
+		}
+		if n.position == proxy.Report {
+			row.Verdict, row.WouldDeny, row.Position = "allow", true, n.position.String()
+		}
+		_ = n.log.Record(row)
 	}
 }
 

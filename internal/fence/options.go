@@ -7,8 +7,10 @@ import (
 
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/grant"
+	"github.com/fractalboxdev/sbx/internal/proxy"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
+	"github.com/fractalboxdev/sbx/internal/secret"
 )
 
 // Derived is what the reviewed definitions and vetted inputs of a run came to.
@@ -37,6 +39,7 @@ type Options struct {
 	Artifacts string
 	Consumer  string
 	Version   string
+	Position  proxy.Position // zero: enforce
 
 	Stdin, Stdout, Stderr *os.File
 
@@ -48,6 +51,9 @@ type Options struct {
 	OnSwept func([]event.Swept)
 	// OnSetAside is told which new git files were renamed, since git would have run them.
 	OnSetAside func([]string)
+	// OnSecrets is given what masks the run's secrets, before anything runs: whatever
+	// the caller prints of the run goes through it.
+	OnSecrets func(*secret.Redactor)
 	// Busy is told when the command has the terminal to itself, and when it has not.
 	Busy func(bool)
 }
@@ -86,8 +92,8 @@ func DryRun(ctx context.Context, o Options) (Preview, error) {
 		return Preview{}, err
 	}
 	f.derived = d
-	if err := f.checkSecrets(); err != nil {
-		return Preview{}, err
+	for _, c := range d.Grant.Credentials() { // no secret is read, so none is known to be set
+		f.secrets = append(f.secrets, heldSecret{Credential: c, placeholder: "(a random placeholder, where the secret is set)"})
 	}
 	facts, who, err := f.look()
 	if err != nil {

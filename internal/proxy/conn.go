@@ -168,6 +168,9 @@ func (s *Server) notHTTP(c *clientConn, first []byte) {
 		}
 		r.rule = d.Nearest
 	}
+	if s.relayOpen(c, r) {
+		return
+	}
 	s.deny(o.row("tcp"), r)
 	reset(rawConn(c))
 }
@@ -232,6 +235,9 @@ func (s *Server) silent(c *clientConn, err error) {
 	r := refuseDecision(d)
 	if d.Verdict == egress.Allow { // a tunnel whose client waits for the server
 		r = refuse(egress.CodeNotTLS, "a tunnel that does not begin with a ClientHello")
+	}
+	if isTimeout(err) && s.relayOpen(c, r) {
+		return
 	}
 	row := o.row(ask.Protocol.String())
 	row.Host = ask.Host.String()
@@ -325,7 +331,7 @@ func (s *Server) handshakeFailed(c *clientConn, err error) {
 	switch {
 	case o.sniText != "" && o.sni.IsZero():
 		r = refuse(egress.CodeMalformed, "the server name is no host name: "+err.Error())
-	case d.Stage == egress.StageGate && !host.IsZero():
+	case d.Stage == egress.StageGate && !host.IsZero() && s.current.Load().position == Enforce:
 		r = refuseDecision(d)
 	case isBound(err):
 		r = refuse(egress.CodeBound, err.Error())

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/fractalboxdev/sbx/internal/egress"
@@ -22,6 +21,7 @@ type exchange struct {
 	w    responder
 
 	loaded   bool   // body holds all of the request's body
+	over     bool   // body holds the beginning of one that is larger than its rule allows
 	body     []byte // judged before anything was sent
 	reserved int64  // of the server's budget for buffered bodies
 	stream   *stream
@@ -35,6 +35,7 @@ type exchange struct {
 type hop struct {
 	ask     egress.Request
 	rule    *egress.Rule
+	open    bool   // forwarded untouched, whatever the policy says
 	host    string // the Host to send: normalised, with a port where the client wrote one
 	from    string // the request that redirected here
 	id      uint64
@@ -50,8 +51,12 @@ func (s *Server) handle(o *origin, req *request, w responder) {
 	defer cancel(nil)
 	defer x.release()
 	h, r := x.locate()
-	if r == nil {
+	switch {
+	case r != nil:
+	case x.snap.position == Enforce:
 		r = x.admit(ctx, h)
+	default:
+		r = x.pass(ctx, h)
 	}
 	if r != nil {
 		x.deny(h, r)
@@ -159,12 +164,22 @@ func (x *exchange) locate() (*hop, *refusal) {
 
 // admit judges a hop to the end and records it as allowed.
 func (x *exchange) admit(ctx context.Context, h *hop) *refusal {
+	if r := x.judge(ctx, h); r != nil {
+		return r
+	}
+	return x.recordAllowed(h, nil)
+}
+
+// judge takes a hop through the whole decision.
+func (x *exchange) judge(ctx context.Context, h *hop) *refusal {
 	d := x.snap.policy.Decide(h.ask)
 	if d.Verdict != egress.Allow {
 		return refuseDecision(d)
 	}
 	h.rule = d.Rule
-	for _, step := range []func(context.Context, *hop) *refusal{x.admitUpgrade, x.admitBody, x.admitBudget, x.admitAddress} {
+	for _, step := range []func(context.Context, *hop) *refusal{
+		x.admitUpgrade, x.admitBody, x.admitCredential, x.admitBudget, x.admitAddress,
+	} {
 		if r := step(ctx, h); r != nil {
 			if r.rule == "" {
 				r.rule = h.rule.ID
@@ -172,16 +187,31 @@ func (x *exchange) admit(ctx context.Context, h *hop) *refusal {
 			return r
 		}
 	}
-	if ctx.Err() != nil {
-		return refuse(egress.CodeGrantNotApplied, "the grant was revoked while the request was judged")
-	}
-	return x.recordAllowed(h)
+	return revoked(ctx)
 }
 
-func (x *exchange) recordAllowed(h *hop) *refusal {
+func revoked(ctx context.Context) *refusal {
+	if ctx.Err() == nil {
+		return nil
+	}
+	r := refuse(egress.CodeGrantNotApplied, "the grant was revoked while the request was judged")
+	r.final = true
+	return r
+}
+
+// recordAllowed records a hop that is forwarded; judged is what enforce would have
+// refused it for.
+func (x *exchange) recordAllowed(h *hop, judged *refusal) *refusal {
 	h.id = x.s.cfg.NextID()
 	row := x.row(h)
 	row.Verdict, row.Code = "allow", string(egress.CodeAllowed)
+	if judged != nil {
+		row.WouldDeny, row.Source, row.Code, row.Reason = true, judged.source, string(judged.code), judged.reason
+		row.Rule = judged.rule
+	}
+	if sl := x.sending(h); sl != nil {
+		row.Credential = sl.Secret
+	}
 	if err := x.s.record(row); err != nil {
 		h.id = 0
 		r := refuse(egress.CodeRecordFailed, "")
@@ -189,7 +219,7 @@ func (x *exchange) recordAllowed(h *hop) *refusal {
 		if errors.As(err, &b) {
 			r.code = egress.Code(b.Code())
 		}
-		r.unrecorded = true
+		r.unrecorded, r.final = true, true
 		return r
 	}
 	return nil
@@ -198,7 +228,7 @@ func (x *exchange) recordAllowed(h *hop) *refusal {
 // admitUpgrade refuses every upgrade but a granted websocket; others were
 // stripped when the request was filtered and never take effect.
 func (x *exchange) admitUpgrade(_ context.Context, h *hop) *refusal {
-	if x.req.upgrade == "websocket" && !h.rule.WebSocket {
+	if x.req.upgrade == "websocket" && (!h.rule.WebSocket || h.rule.Credential != "") {
 		return refuse(egress.CodeUpgrade, egress.Describe(h.ask)+": a websocket is not granted by "+h.rule.ID)
 	}
 	return nil
@@ -242,7 +272,9 @@ func (x *exchange) load(h *hop, limit int64) *refusal {
 	}
 	if x.s.buffered.Add(want) > x.s.cfg.Limits.BufferedBytes {
 		x.s.buffered.Add(-want)
-		return refuse(egress.CodeBound, fmt.Sprintf("more than %d bytes of request bodies at once", x.s.cfg.Limits.BufferedBytes))
+		r := refuse(egress.CodeBound, fmt.Sprintf("more than %d bytes of request bodies at once", x.s.cfg.Limits.BufferedBytes))
+		r.final = true
+		return r
 	}
 	x.reserved = want
 	if err := x.w.proceed(); err != nil {
@@ -253,6 +285,7 @@ func (x *exchange) load(h *hop, limit int64) *refusal {
 	case err != nil:
 		return refuseWire(malformed("reading the body: " + err.Error()))
 	case int64(len(body)) > limit:
+		x.over, x.body = true, body
 		return refuse(egress.CodeBodyTooLarge, fmt.Sprintf("%s: body is larger than %d bytes", egress.Describe(h.ask), limit))
 	}
 	x.loaded, x.body = true, body
@@ -281,7 +314,7 @@ func (x *exchange) admitAddress(ctx context.Context, h *hop) *refusal {
 	if x.s.cfg.Vet == nil || x.snap.pool.has(x.key(h)) {
 		return nil
 	}
-	err := x.s.cfg.Vet(ctx, h.ask.Host, h.ask.Port, h.rule.Allowance())
+	err := x.s.cfg.Vet(ctx, h.ask.Host, h.ask.Port, x.allowance(h))
 	if r := refuseAddress(h, err); r != nil {
 		return r
 	}
@@ -293,7 +326,9 @@ func refuseAddress(h *hop, err error) *refusal {
 	if _, ok := errors.AsType[*egress.AddressError](err); !ok {
 		return nil
 	}
-	return refuse(egress.CodeAddressRefused, egress.Describe(h.ask)+": "+err.Error())
+	r := refuse(egress.CodeAddressRefused, egress.Describe(h.ask)+": "+err.Error())
+	r.final = true
+	return r
 }
 
 // agree checks that all the places which name an authority name the same one,
@@ -378,53 +413,4 @@ func authorityText(host egress.Host, port, normal uint16) string {
 		return host.InURL()
 	}
 	return fmt.Sprintf("%s:%d", host.InURL(), port)
-}
-
-// stream is a body that is counted on its way upstream and cut at its limits.
-// One goroutine reads; others may look at how far it came.
-type stream struct {
-	r    io.Reader
-	snap *snapshot
-	rule *egress.Rule
-
-	mu   sync.Mutex
-	left int64
-	sent int64
-	err  error
-}
-
-var (
-	errOverCap    = errors.New("the body is larger than its rule allows")
-	errOverBudget = errors.New("the rule's upload budget is spent")
-)
-
-// state returns how much went up, and why it ended.
-func (b *stream) state() (sent int64, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.sent, b.err
-}
-
-// Read never returns a byte beyond the cap. Its failures stay, because what
-// carries the body wraps or drops them.
-func (b *stream) Read(p []byte) (int, error) {
-	if b.err != nil {
-		return 0, b.err
-	}
-	// One byte more than allowed, to tell a body that fits from one that does not.
-	if int64(len(p)) > b.left+1 {
-		p = p[:b.left+1]
-	}
-	n, err := b.r.Read(p)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if int64(n) > b.left {
-		n, err = 0, errOverCap
-	} else if n > 0 && !b.snap.budgets.bytes(b.rule, int64(n)) {
-		n, err = 0, errOverBudget
-	}
-	b.left -= int64(n)
-	b.sent += int64(n)
-	b.err = err
-	return n, err
 }

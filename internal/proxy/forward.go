@@ -25,6 +25,13 @@ func (x *exchange) forward(ctx context.Context, cancel context.CancelCauseFunc, 
 			x.failed(ctx, h, err)
 			return
 		}
+		if r := x.guard(h, resp); r != nil {
+			resp.close(false)
+			h.status = r.status
+			x.deny(h, r)
+			x.complete(h, errors.New(string(r.code)))
+			return
+		}
 		next, r := x.redirect(ctx, h, resp, hops)
 		switch {
 		case r != nil:
@@ -51,7 +58,7 @@ func (x *exchange) key(h *hop) poolKey {
 		h2:        x.req.multiplex,
 		host:      h.ask.Host,
 		port:      h.ask.Port,
-		allowance: h.rule.Allowance(),
+		allowance: x.allowance(h),
 	}
 }
 
@@ -60,9 +67,9 @@ func (x *exchange) send(ctx context.Context, h *hop) (*response, error) {
 	out := &outgoing{
 		key:    x.key(h),
 		method: h.ask.Method,
-		target: egress.Target(h.ask.Path, h.ask.Query),
+		target: x.outTarget(h),
 		host:   h.host,
-		fields: requestFields(x.req.fields, h.host, h.rule, socket, h.ask.BodyLength != 0 || h.from == ""),
+		fields: x.outFields(h, socket),
 		length: h.ask.BodyLength,
 		socket: socket,
 	}
@@ -76,6 +83,9 @@ func (x *exchange) send(ctx context.Context, h *hop) (*response, error) {
 		// While the body comes in, a client that leaves shows there.
 		out.uploaded = func() { x.w.watch(x.gone) }
 		out.expects, out.proceed = x.req.expects, x.w.proceed
+	}
+	if sl := x.sending(h); sl != nil {
+		sl.injected.Add(1)
 	}
 	resp, err := x.snap.pool.roundTrip(ctx, out)
 	if resp != nil {
@@ -183,6 +193,9 @@ func (x *exchange) lateRefusal(h *hop, err error) *refusal {
 	if r := refuseAddress(h, err); r != nil {
 		return r
 	}
+	if errors.Is(err, errEchoed) || errors.Is(err, errUnsearched) {
+		return x.unsafe(h, err)
+	}
 	if x.stream == nil {
 		return nil
 	}
@@ -230,6 +243,7 @@ func sendFailure(w responder, text string) {
 
 // complete records what became of an admitted hop.
 func (x *exchange) complete(h *hop, err error) {
+	x.notePassed(h)
 	now := x.s.cfg.Clock()
 	c := event.Completion{
 		Time: now, Run: x.s.cfg.Run, ID: h.id, Event: "completed",
@@ -264,7 +278,7 @@ const maxHops = 5
 // hop to record it under, the next hop to follow, or neither: pass it on.
 func (x *exchange) redirect(ctx context.Context, h *hop, resp *response, hops int) (*hop, *refusal) {
 	location, n := resp.fields.get("Location")
-	if resp.status/100 != 3 || n == 0 {
+	if resp.status/100 != 3 || n == 0 || h.open {
 		return nil, nil
 	}
 	next := x.target(h, resp.status)

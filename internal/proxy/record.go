@@ -14,6 +14,8 @@ type refusal struct {
 	reason      string // for the record, never for the client
 	authorities []string
 	unrecorded  bool // the recorder itself refused, and keeps count of that
+	mute        bool // the client learns the code only
+	final       bool // in every position
 }
 
 // refuse is a refusal by the handler: 403.
@@ -33,7 +35,7 @@ func refuseDecision(d egress.Decision) *refusal {
 
 // refuseWire is the refusal of a message that cannot be understood in one way.
 func refuseWire(e *wireError) *refusal {
-	return &refusal{status: e.status, source: event.SourceHandler, code: e.code, reason: e.reason}
+	return &refusal{status: e.status, source: event.SourceHandler, code: e.code, reason: e.reason, final: true}
 }
 
 // statusGate is outside of every range that programs give a meaning to, so a
@@ -44,6 +46,9 @@ const statusGate = 520
 func (s *Server) record(row event.Request) error {
 	row.Time = s.cfg.Clock()
 	row.Run = s.cfg.Run
+	if now := s.current.Load().position; now != Enforce {
+		row.Position = now.String()
+	}
 	if row.ID == 0 {
 		row.ID = s.cfg.NextID()
 	}
@@ -67,7 +72,7 @@ func (r *refusal) text() string {
 	if r.status == statusGate || r.status == 0 {
 		return ""
 	}
-	if r.rule != "" {
+	if r.rule != "" && !r.mute {
 		return "sbx: " + string(r.code) + " " + r.rule + "\n"
 	}
 	return "sbx: " + string(r.code) + "\n"

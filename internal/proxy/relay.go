@@ -14,6 +14,7 @@ import (
 
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/secret"
 )
 
 // relayTCP carries a connection that a rule with protocol = "tcp" grants. The
@@ -58,17 +59,36 @@ func checkHello(o *origin, hello *hello, err error) *refusal {
 
 // relayConn records, dials and copies both ways until both sides are done.
 func (s *Server) relayConn(c *clientConn, snap *snapshot, d egress.Decision, host egress.Host, first *hello) {
-	o := c.origin
+	h := &hop{begun: s.cfg.Clock(), rule: d.Rule, ask: egress.Request{Protocol: egress.ProtocolTCP, Host: host, Port: c.origin.port}}
+	s.relayHop(c, snap, h, nil, first)
+}
+
+// relayOpen carries a connection that enforce would refuse, when the position is
+// another; it reports whether it did.
+func (s *Server) relayOpen(c *clientConn, r *refusal) bool {
+	snap, o := s.current.Load(), c.origin
+	if snap.position == Enforce || o.explicit || r.final {
+		return false
+	}
+	if snap.position == Legacy {
+		r = nil
+	}
+	_ = c.SetReadDeadline(time.Time{}) // it was for saying what the connection wants
+	ask := egress.Request{Protocol: egress.ProtocolTCP, Host: o.host, Port: o.port}
+	s.relayHop(c, snap, &hop{begun: s.cfg.Clock(), rule: openRule, open: true, ask: ask}, r, nil)
+	return true
+}
+
+func (s *Server) relayHop(c *clientConn, snap *snapshot, h *hop, judged *refusal, first *hello) {
 	ctx, cancel := snap.begin()
 	defer cancel(nil)
-	h := &hop{begun: s.cfg.Clock(), rule: d.Rule, ask: egress.Request{Protocol: egress.ProtocolTCP, Host: host, Port: o.port}}
-	x := &exchange{s: s, snap: snap, o: o, req: &request{}}
+	x := &exchange{s: s, snap: snap, o: c.origin, req: &request{}}
 	r := x.admitBudget(ctx, h)
 	if r == nil {
 		r = x.admitAddress(ctx, h)
 	}
 	if r == nil {
-		r = x.recordAllowed(h)
+		r = x.recordAllowed(h, judged)
 	}
 	if r != nil {
 		if !r.unrecorded {
@@ -77,7 +97,7 @@ func (s *Server) relayConn(c *clientConn, snap *snapshot, d egress.Decision, hos
 		reset(rawConn(c))
 		return
 	}
-	up, err := s.cfg.Dial(ctx, host, o.port, d.Rule.Allowance())
+	up, err := x.dialRelay(ctx, h)
 	if err != nil {
 		if r := refuseAddress(h, err); r != nil {
 			s.deny(x.row(h), r)
@@ -90,21 +110,31 @@ func (s *Server) relayConn(c *clientConn, snap *snapshot, d egress.Decision, hos
 	s.copyBoth(ctx, x, h, c, up, first)
 }
 
+// dialRelay connects to where a relay goes, with TLS where the client's was opened.
+func (x *exchange) dialRelay(ctx context.Context, h *hop) (net.Conn, error) {
+	up, err := x.s.cfg.Dial(ctx, h.ask.Host, h.ask.Port, x.allowance(h))
+	if err != nil || !x.o.tls {
+		return up, err
+	}
+	cfg := x.s.cfg.UpstreamTLS.Clone()
+	cfg.ServerName = h.ask.Host.String()
+	t := tls.Client(up, cfg)
+	if err := t.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, up.Close())
+	}
+	return t, nil
+}
+
 func (s *Server) copyBoth(ctx context.Context, x *exchange, h *hop, c *clientConn, up net.Conn, first *hello) {
 	stop := context.AfterFunc(ctx, func() { reset(rawConn(c)); _ = up.Close() })
 	defer stop()
 	p := &pair{c: c, up: up}
-	// What was read ahead is in c.br; reading through it keeps the order.
-	var fromClient io.Reader = c
-	if first != nil {
-		fromClient = &helloGuard{r: c, name: first.name}
-	}
-	if h.rule.UploadBudget.Bytes > 0 {
-		fromClient = &stream{r: fromClient, left: 1 << 62, snap: x.snap, rule: h.rule}
-	}
-	err := p.run(fromClient, up)
+	err := p.run(x.fromClient(h, c, first), up)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
+	}
+	if errors.Is(err, errPlaceholder) {
+		s.deny(x.row(h), refuse(egress.CodePlaceholder, egress.Describe(h.ask)+": "+errPlaceholder.Error()))
 	}
 	c2 := event.Completion{
 		Time: s.cfg.Clock(), Run: s.cfg.Run, ID: h.id, Event: "completed", Address: h.address,
@@ -114,6 +144,44 @@ func (s *Server) copyBoth(ctx context.Context, x *exchange, h *hop, c *clientCon
 		c2.Error = err.Error()
 	}
 	s.cfg.Recorder.Complete(c2)
+}
+
+// fromClient is what a relay sends: the bytes read ahead are in c.br, and reading
+// through c keeps the order.
+func (x *exchange) fromClient(h *hop, c *clientConn, first *hello) io.Reader {
+	var r io.Reader = c
+	if first != nil {
+		r = &helloGuard{r: c, name: first.name}
+	}
+	if placed := x.s.vault.placed; !placed.Empty() && !h.open {
+		r = &placeholderGuard{r: r, search: secret.NewSearch(placed)}
+	}
+	if h.rule.UploadBudget.Bytes > 0 {
+		r = &stream{r: r, left: 1 << 62, snap: x.snap, rule: h.rule}
+	}
+	return r
+}
+
+var errPlaceholder = errors.New("a placeholder on a connection that is not opened, where no secret belongs")
+
+// placeholderGuard cuts a relayed connection before a placeholder leaves whole.
+type placeholderGuard struct {
+	r      io.Reader
+	search *secret.Search
+	err    error
+}
+
+// Read searches what it returns.
+func (g *placeholderGuard) Read(p []byte) (int, error) {
+	if g.err != nil {
+		return 0, g.err
+	}
+	n, err := g.r.Read(p)
+	if _, found := g.search.Next(p[:n]); found {
+		g.err = errPlaceholder
+		return 0, g.err
+	}
+	return n, err
 }
 
 // pair is two connections that are one.

@@ -75,6 +75,10 @@ type Config struct {
 	// are set on copies of it. It is read at dials, so it may be filled in until the
 	// first Apply. nil: system roots.
 	UpstreamTLS *tls.Config
+	// Credentials are the secrets by the name that rules have; what a rule names must
+	// be here, or its requests are refused.
+	Credentials map[string]Credential
+	Position    Position // from Apply on; the floor always enforces
 	Limits      Limits
 	Clock       func() time.Time // nil: time.Now
 	NextID      func() uint64    // ids of records; nil: a counter of this Server
@@ -83,6 +87,7 @@ type Config struct {
 // Server is the proxy of one run. It starts at the floor: everything is refused.
 type Server struct {
 	cfg      Config
+	vault    *vault
 	tls      *tls.Config // towards the client
 	sessions tls.ClientSessionCache
 	current  atomic.Pointer[snapshot]
@@ -107,6 +112,7 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{
 		cfg:       cfg,
+		vault:     newVault(cfg.Credentials),
 		sessions:  tls.NewLRUClientSessionCache(256),
 		listeners: make(map[net.Listener]struct{}),
 		conns:     make(map[net.Conn]struct{}),
@@ -115,16 +121,17 @@ func New(cfg Config) *Server {
 		s.cfg.NextID = func() uint64 { return s.nextID.Add(1) }
 	}
 	s.tls = s.clientTLS()
-	s.current.Store(s.newSnapshot(nil))
+	s.current.Store(s.newSnapshot(nil, Enforce))
 	return s
 }
 
 // snapshot is the grant as one request sees it: the policy, what it may still
 // upload, and the upstream connections that were opened under it.
 type snapshot struct {
-	policy  *egress.Policy
-	pool    *pool
-	budgets budgets
+	policy   *egress.Policy
+	position Position
+	pool     *pool
+	budgets  budgets
 	// begin returns the context of one request; it ends with the snapshot.
 	begin func() (context.Context, context.CancelCauseFunc)
 	end   context.CancelCauseFunc
@@ -132,32 +139,37 @@ type snapshot struct {
 
 var errRevoked = errors.New("the grant was revoked")
 
-func (s *Server) newSnapshot(p *egress.Policy) *snapshot {
+func (s *Server) newSnapshot(p *egress.Policy, position Position) *snapshot {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &snapshot{
-		policy: p,
-		pool:   newPool(s.cfg, s.sessions),
-		begin:  func() (context.Context, context.CancelCauseFunc) { return context.WithCancelCause(ctx) },
-		end:    cancel,
+		policy:   p,
+		position: position,
+		pool:     newPool(s.cfg, s.sessions),
+		begin:    func() (context.Context, context.CancelCauseFunc) { return context.WithCancelCause(ctx) },
+		end:      cancel,
 	}
 }
 
 // Apply swaps the policy in with one atomic store. A request loads the policy
 // once; whatever still runs under an earlier one is aborted.
-func (s *Server) Apply(p *egress.Policy) { s.swap(p) }
+func (s *Server) Apply(p *egress.Policy) { s.swap(p, s.cfg.Position) }
 
 // Floor swaps back to refusing everything, aborts requests in flight and closes
 // the upstream connections.
-func (s *Server) Floor() { s.swap(nil) }
+func (s *Server) Floor() { s.swap(nil, Enforce) }
 
-func (s *Server) swap(p *egress.Policy) {
-	old := s.current.Swap(s.newSnapshot(p))
+func (s *Server) swap(p *egress.Policy, position Position) {
+	old := s.current.Swap(s.newSnapshot(p, position))
 	old.end(errRevoked)
 	old.pool.close()
 }
 
-// Applied reports whether a policy is in force, for the proof of floor and grant.
-func (s *Server) Applied() bool { return s.current.Load().policy != nil }
+// Applied reports whether anything but the floor is in force, for the proof of
+// floor and grant.
+func (s *Server) Applied() bool {
+	now := s.current.Load()
+	return now.policy != nil || now.position != Enforce
+}
 
 // Policy returns the policy in force, nil at the floor.
 func (s *Server) Policy() *egress.Policy { return s.current.Load().policy }

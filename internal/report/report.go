@@ -20,6 +20,7 @@ type Fold struct {
 	index    map[key]int
 	overflow event.Denial
 	total    int
+	would    int
 }
 
 // Add counts the request, if it was denied, and returns its row. isNew reports
@@ -30,7 +31,11 @@ func (f *Fold) Add(r event.Request) (row event.Denial, isNew bool) {
 		return event.Denial{}, false
 	}
 	r = Clean(r)
-	f.total++
+	if r.WouldDeny {
+		f.would++
+	} else {
+		f.total++
+	}
 	k := key{r.Host, r.Method, r.Path, r.Code, r.WouldDeny}
 	if i, ok := f.index[k]; ok {
 		count(&f.rows[i], r)
@@ -57,8 +62,12 @@ func (f *Fold) Denials() []event.Denial {
 	return rows
 }
 
-// Total returns how many denied requests were added.
+// Total returns how many refused requests were added.
 func (f *Fold) Total() int { return f.total }
+
+// WouldDeny returns how many were added that were forwarded and that enforce would
+// have refused.
+func (f *Fold) WouldDeny() int { return f.would }
 
 func (f *Fold) addOverflow(r event.Request) (event.Denial, bool) {
 	if f.overflow.Count > 0 {

@@ -134,6 +134,8 @@ func never(code egress.Code) string {
 		return "the request could not be recorded; look at the disk of the run's directory"
 	case egress.CodePlaceholder:
 		return "a placeholder was sent outside its slot"
+	case egress.CodeSecretEchoed:
+		return "the response held the secret that was sent with the request"
 	}
 	return "sbx knows no grant for code " + string(code)
 }

@@ -91,3 +91,6 @@ func jsonForms(text string) []string {
 	}
 	return append(out, lower.String(), upper.String())
 }
+
+// QueryEscape writes a secret as the value of a query's pair.
+func QueryEscape(v Value) string { return percent(v.Reveal(), unreserved, "0123456789ABCDEF") }

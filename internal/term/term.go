@@ -47,6 +47,7 @@ type Printer struct {
 	holding  bool
 	held     []string
 	dropped  int
+	mask     func(string) string // nil: nothing to take out
 }
 
 type styles struct{ bold, faint, good, bad, unsure lipgloss.Style }
@@ -164,10 +165,21 @@ func (p *Printer) put(text string) {
 	}
 }
 
+// Mask makes everything that is written from now on go through f: it takes the
+// secrets of a run out.
+func (p *Printer) Mask(f func(string) string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mask = f
+}
+
 // write puts the text out with one write, around the progress line.
 func (p *Printer) write(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.mask != nil {
+		text = p.mask(text)
+	}
 	switch {
 	case p.holding && len(p.held) >= maxHeld:
 		p.dropped++
