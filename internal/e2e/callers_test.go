@@ -127,48 +127,54 @@ func TestSetuidFileInRootsProjectIsRefused(t *testing.T) {
 	})
 }
 
-// exchanging swaps git's directory of submodules and a link, until it is told
-// to end.
+// exchanging makes a repository of a submodule after its run has looked for
+// those, so that nothing holds it in place, and swaps it for links that lead out
+// until it is told to end.
 const exchanging = `
 import ctypes, os, sys
+home = sys.argv[1]
 libc = ctypes.CDLL(None)
+def swap(a, b): return libc.renameat2(-100, a, -100, b, 2) == 0
+os.makedirs('.git/modules/lib/hooks'); os.makedirs('.git/worktrees/w'); os.makedirs('late')
+for name in ('.git/modules/lib/config', '.git/worktrees/w/gitdir', '.git/worktrees/w/commondir'):
+    open(name, 'w').write('x')
+open('late/.git', 'w').write('gitdir: ../.git/modules/lib')
+open('.gitmodules', 'w').write('[submodule "late"]\n\tpath = late\n\turl = ../lib\n')
+os.symlink(home + '/victim', '.git/link'); os.symlink(home + '/victim/w', '.git/worktrees/link'); os.symlink(home + '/victim', 'late-link')
 print('ready', flush=True)
+swaps = 0
 while not os.path.exists('over'):
-    libc.renameat2(-100, b'.git/modules', -100, b'.git/link', 2)
-    libc.renameat2(-100, b'lib', -100, b'lib-link', 2)
+    swaps += swap(b'.git/modules', b'.git/link') + swap(b'late', b'late-link') + swap(b'.git/worktrees/w', b'.git/worktrees/link')
+print('swapped' if swaps > 100 else 'not swapped', flush=True)
 `
 
-// TestBypass47_ExchangedModulesLeadNowhere has one run exchange .git/modules
-// with a link that leads out while others start in the same project: whatever
-// sbx makes, protects or sets aside stays in the project.
+// TestBypass47_ExchangedModulesLeadNowhere has one run exchange what git's
+// directories are for links that lead out while others start in the same project:
+// whatever sbx makes, protects or sets aside stays in the project.
 func TestBypass47_ExchangedModulesLeadNowhere(t *testing.T) {
-	const tries = 20
+	const tries = 30
 	lab := sbxtest.NewLab(t)
 	everyone(t, func(t *testing.T, who sbxtest.User) {
-		succeeded(t, outside(t, lab, who, "mkdir raced && cd raced\n"+repository+"\ncp -r .git/modules "+lab.Home(who)+"/victim; rm -rf "+lab.Home(who)+"/victim/lib/hooks"))
-		project, victim := filepath.Join(lab.Project(who), "raced/main"), filepath.Join(lab.Home(who), "victim")
-		for link, target := range map[string]string{".git/link": victim, "lib-link": victim + "/lib"} {
-			if err := os.Symlink(target, filepath.Join(project, link)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		before := tree(t, victim)
-		racer := lab.Command(t, who, "sbx", "exec", "-C", project, "--", "/usr/bin/python3", "-c", exchanging)
+		home := lab.Home(who)
+		succeeded(t, outside(t, lab, who, "git init -q . && mkdir -p "+home+"/victim/lib "+home+"/victim/w && echo kept | tee "+home+"/victim/lib/HEAD >"+home+"/victim/w/HEAD"))
+		before := tree(t, home+"/victim")
+		racer := lab.Command(t, who, "sbx", "exec", "--", "/usr/bin/python3", "-c", exchanging, home)
 		stdout := newOutput()
 		racer.Stdout, racer.Stderr = stdout, newOutput()
 		lab.Start(t, racer)
 		stdout.until(t, "ready\n")
 		for range tries {
-			got := shell(t, lab, who, "for d in .git/modules/lib .git/link/lib lib; do mkdir -p $d/hooks; echo EVIL >$d/hooks/x; echo EVIL >$d/config; echo EVIL >$d/commondir; done 2>/dev/null; true", "-C", project)
+			got := shell(t, lab, who, "for d in .git/modules/lib .git/link/lib late .git/worktrees/w; do mkdir -p $d/hooks; echo EVIL >$d/hooks/x; echo EVIL >$d/config; echo EVIL >$d/commondir; done 2>/dev/null; true")
 			if got.Exit != 0 && got.Exit != 125 {
 				t.Errorf("exit status %d: %s", got.Exit, got.Stderr)
 			}
 		}
-		succeeded(t, outside(t, lab, who, "touch raced/main/over"))
+		lab.Write(who, "over", "")
 		if exit := sbxtest.Wait(t, racer); exit != 0 && exit != 125 {
 			t.Errorf("exit status %d: %s", exit, racer.Stderr)
 		}
-		same(t, before, tree(t, victim))
+		says(t, stdout.String(), "\nswapped\n")
+		same(t, before, tree(t, home+"/victim"))
 	})
 }
 

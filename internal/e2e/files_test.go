@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,11 @@ func TestCase10_Identity(t *testing.T) {
 			t.Errorf("uid and owners differ inside: %v", ids)
 		}
 		foreign(t, lab, who)
+		if who == sbxtest.AsRoot { // root's groups open too much; a user's cannot be dropped
+			cmd := lab.Command(t, who, "sbx", "exec", "--", "sh", "-c", "grep ^Groups: /proc/self/status; id -G")
+			cmd.SysProcAttr.Credential = &syscall.Credential{Groups: []uint32{0, 4, 27}}
+			printed(t, lab.RunCommand(t, who, cmd), "Groups:\t \n"+ids[0]+"\n")
+		}
 	})
 }
 
