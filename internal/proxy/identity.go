@@ -91,7 +91,9 @@ func (x *exchange) outTarget(h *hop) string {
 	query, present := h.ask.Query.Raw(), h.ask.Query.Present()
 	send := x.sending(h)
 	if present {
-		query = sl.strip(query, h.rule, send)
+		kept := sl.strip(query, h.rule, send)
+		present = kept != "" || query == ""
+		query = kept
 	}
 	if send != nil && send.QueryKey != "" && !hasKey(query, send.QueryKey) {
 		if present && query != "" {
