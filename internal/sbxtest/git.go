@@ -2,6 +2,7 @@ package sbxtest
 
 import (
 	"context"
+	"net/http"
 	"net/http/cgi"
 	"os"
 	"os/exec"
@@ -15,6 +16,25 @@ import (
 // refused push is sbx's doing, also writing. The repository has one commit on
 // main, with the given files.
 func (l *Lab) ServeGit(t testing.TB, name, repo string, files map[string]string) *Server {
+	t.Helper()
+	return l.Serve(name, l.repository(t, name, repo, files))
+}
+
+// ServePrivateGit is ServeGit for those who know the user's password only.
+func (l *Lab) ServePrivateGit(t testing.TB, name, repo, user, password string, files map[string]string) *Server {
+	t.Helper()
+	git := l.repository(t, name, repo, files)
+	return l.Serve(name, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if u, p, ok := r.BasicAuth(); !ok || u != user || p != password {
+			w.Header().Set("WWW-Authenticate", `Basic realm="lab"`)
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		git.ServeHTTP(w, r)
+	}))
+}
+
+func (l *Lab) repository(t testing.TB, name, repo string, files map[string]string) http.Handler {
 	t.Helper()
 	root := filepath.Join(l.dir, "git-"+name)
 	bare := filepath.Join(root, repo+".git")
@@ -34,12 +54,12 @@ func (l *Lab) ServeGit(t testing.TB, name, repo string, files map[string]string)
 	git(t, "clone", "--quiet", "--bare", work, bare)
 	git(t, "-C", bare, "config", "http.receivepack", "true")
 	git(t, "-C", bare, "update-server-info")
-	return l.Serve(name, &cgi.Handler{
+	return &cgi.Handler{
 		Path:       filepath.Join(strings.TrimSpace(git(t, "--exec-path")), "git-http-backend"),
 		Dir:        root,
 		Env:        []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "HOME=/nonexistent", "REMOTE_USER=lab"},
 		InheritEnv: []string{"PATH"},
-	})
+	}
 }
 
 // git runs git without anybody's configuration.
