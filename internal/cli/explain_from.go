@@ -20,6 +20,9 @@ const (
 	replayUndecided = "undecided" // the record does not have what the verdict hangs on
 )
 
+// legacy is the position in which records hold no verdicts.
+const legacy = "legacy"
+
 // maxReplayed bounds the rows of one answer.
 const maxReplayed = 1000
 
@@ -218,6 +221,10 @@ func replayRow(row event.Request, g grant.Grant, recorded string, differences []
 	if !row.Denied() {
 		x.Recorded.Verdict, x.Recorded.Reason = verdictAllow, ""
 	}
+	if row.Position == legacy {
+		x.Why = append(x.Why, "the run's position was legacy: nothing was judged")
+		return x
+	}
 	req, err := requestOf(row)
 	if err != nil {
 		x.Why = append(x.Why, "the record cannot be judged again: "+err.Error())
@@ -274,6 +281,8 @@ func hangsOn(code egress.Code) string {
 		return "state of the run"
 	case egress.CodeRedirect, egress.CodeRedirectHops:
 		return "answer that redirected"
+	case egress.CodeSecretEchoed:
+		return "answer"
 	}
 	return ""
 }

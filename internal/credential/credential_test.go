@@ -81,7 +81,7 @@ func TestFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chmod(filepath.Join(home, "open"), 0o777); err != nil { //nolint:gosec // the mistake that is to be found
+	if err := os.Chmod(filepath.Join(home, "open"), 0o777); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{

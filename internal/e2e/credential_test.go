@@ -306,13 +306,13 @@ func TestCase72_InjectionDoesNotFollow(t *testing.T) {
 	api := lab.Serve("api.test", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/presigned":
-			http.Redirect(w, r, "https://s3.test"+signed, 302)
+			http.Redirect(w, r, "https://s3.test"+signed, http.StatusFound)
 		case "/v1/same":
-			http.Redirect(w, r, "/v1/end", 302)
+			http.Redirect(w, r, "/v1/end", http.StatusFound)
 		case "/v1/plain":
-			http.Redirect(w, r, "http://api.test/v1/end", 302)
+			http.Redirect(w, r, "http://api.test/v1/end", http.StatusFound)
 		case "/v1/port":
-			http.Redirect(w, r, "https://api.test:8443/v1/end", 302)
+			http.Redirect(w, r, "https://api.test:8443/v1/end", http.StatusFound)
 		}
 	}))
 	s3 := lab.Serve("s3.test", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -323,7 +323,7 @@ func TestCase72_InjectionDoesNotFollow(t *testing.T) {
 			}
 		}
 		if r.RequestURI != signed || r.Host != "s3.test" {
-			http.Error(w, "signature", 403)
+			http.Error(w, "signature", http.StatusForbidden)
 		}
 	}))
 	everyone(t, func(t *testing.T, who sbxtest.User) {
@@ -365,9 +365,9 @@ func TestCase74_SecretsNeverSurface(t *testing.T) {
 		_, password, _ := r.BasicAuth()
 		switch r.URL.Path {
 		case "/location":
-			http.Redirect(w, r, "https://git.test/?t="+url.QueryEscape(password), 302)
+			http.Redirect(w, r, "https://git.test/?t="+url.QueryEscape(password), http.StatusFound)
 		case "/elsewhere":
-			http.Redirect(w, r, "https://evil.test/"+url.PathEscape(password), 302)
+			http.Redirect(w, r, "https://evil.test/"+url.PathEscape(password), http.StatusFound)
 		case "/cookie":
 			w.Header().Set("Set-Cookie", "t="+hex.EncodeToString([]byte(password)))
 		case "/error":
@@ -500,10 +500,16 @@ func TestVector27_ReportReachesAndRecords(t *testing.T) {
 			}
 			rows := got.Denials(t)
 			if position == "legacy" {
+				if again := host(t, lab, who, 0, "sbx", "explain", "--from", got.RunDir); strings.Count(again, "undecided") != 3 {
+					t.Errorf("judged again: %s", again)
+				}
 				if len(rows) != 0 {
 					t.Errorf("rows %+v", rows)
 				}
 				continue
+			}
+			if again := host(t, lab, who, 0, "sbx", "explain", "--from", got.RunDir); strings.Count(again, "same") != 3 {
+				t.Errorf("judged again: %s", again)
 			}
 			says(t, got.Stderr, "would deny PUT https://unlisted.test/a", "2 requests would be denied")
 			if len(rows) != 2 || !rows[0].WouldDeny || rows[0].Host != "unlisted.test" || rows[1].Code != "method-not-granted" || receipt["result"].(map[string]any)["would_deny"] != 2.0 {

@@ -66,7 +66,7 @@ func (d *credentialDoc) checkSlot() error {
 	case strings.ContainsFunc(d.Username, isControl) || strings.Contains(d.Username, ":"):
 		return errors.New("username has a colon or a control character")
 	case d.QueryKey != "" && !queryKeyName.MatchString(d.QueryKey):
-		return fmt.Errorf("query_key %q has other characters than letters, digits, - _ and .", d.QueryKey)
+		return fmt.Errorf("query_key %q may only have letters, digits, hyphens, underscores and dots", d.QueryKey)
 	case d.QueryKey == "" && !d.Basic && !inHeader:
 		return errors.New("a header and a template with one {secret}, or query_key, is wanted")
 	case framingHeader(d.Header):

@@ -228,8 +228,13 @@ func (x *exchange) recordAllowed(h *hop, judged *refusal) *refusal {
 // admitUpgrade refuses every upgrade but a granted websocket; others were
 // stripped when the request was filtered and never take effect.
 func (x *exchange) admitUpgrade(_ context.Context, h *hop) *refusal {
-	if x.req.upgrade == "websocket" && (!h.rule.WebSocket || h.rule.Credential != "") {
+	switch {
+	case x.req.upgrade != "websocket":
+		return nil
+	case !h.rule.WebSocket:
 		return refuse(egress.CodeUpgrade, egress.Describe(h.ask)+": a websocket is not granted by "+h.rule.ID)
+	case x.s.vault.hosts[h.ask.Host] != nil:
+		return refuse(egress.CodeUpgrade, egress.Describe(h.ask)+": the host has a credential, and frames cannot be searched for it")
 	}
 	return nil
 }

@@ -70,15 +70,14 @@ func (x *exchange) notePassed(h *hop) {
 	if !h.open || x.stream == nil {
 		return
 	}
-	r := (*refusal)(nil)
-	switch err := x.stream.passed(); {
-	case errors.Is(err, errOverCap):
-		r = refuse(egress.CodeBodyTooLarge, egress.Describe(h.ask)+": "+err.Error())
-	case errors.Is(err, errOverBudget):
-		r = refuse(egress.CodeUploadBudget, egress.Describe(h.ask)+": "+err.Error())
-	default:
+	err, code := x.stream.passed(), egress.CodeBodyTooLarge
+	switch {
+	case err == nil:
 		return
+	case errors.Is(err, errOverBudget):
+		code = egress.CodeUploadBudget
 	}
+	r := refuse(code, egress.Describe(h.ask)+": "+err.Error())
 	row := x.row(h)
 	row.Verdict, row.WouldDeny, row.Rule = "allow", true, x.stream.rule.ID
 	row.Source, row.Code, row.Reason = r.source, string(r.code), r.reason

@@ -173,7 +173,8 @@ func TestEveryPositionRefusesMalformedRequestsAndInternalAddresses(t *testing.T)
 		for text, want := range map[string]int{
 			"GET /x HTTP/1.1\r\nHost: other.test\r\n\r\n":                                                 421,
 			"GET /x HTTP/1.1\r\nHost: in.test\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n": 400,
-			"GET /x HTTP/1.1\r\n\r\n": 400, "GET /a#b HTTP/1.1\r\nHost: in.test\r\n\r\n": 400,
+			"GET /x HTTP/1.1\r\n\r\n":                                                          400,
+			"GET /a#b HTTP/1.1\r\nHost: in.test\r\n\r\n":                                       400,
 			fmt.Sprintf("CONNECT in.test:%d HTTP/1.1\r\nHost: in.test:%d\r\n\r\n", port, port): 403,
 		} {
 			w.rows.clear()

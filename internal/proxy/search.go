@@ -16,11 +16,12 @@ var (
 	errUnsearched = errors.New("the response cannot be searched for the secret")
 )
 
-// guard makes sure that a response of a credentialed host does not hand the secret
-// to the command: its head is searched now, its body and trailer as they come.
+// guard makes sure that no response of a credentialed host hands the secret to the
+// command, also one to a request that was sent without it: the head is searched
+// now, body and trailer as they come.
 func (x *exchange) guard(h *hop, resp *response) *refusal {
-	sl := x.sending(h)
-	if sl == nil {
+	sl := x.guarded(h)
+	if sl == nil || sl.Value.IsZero() {
 		return nil
 	}
 	for i := range resp.fields {
@@ -61,7 +62,7 @@ func (sl *slot) clean(name string) string {
 }
 
 func (x *exchange) echoed(h *hop, where string) *refusal {
-	r := refuse(egress.CodeSecretEchoed, fmt.Sprintf("%s: %s of the response holds the secret %s", egress.Describe(h.ask), where, x.s.vault.slots[h.rule.Credential].Secret))
+	r := refuse(egress.CodeSecretEchoed, fmt.Sprintf("%s: %s of the response holds the secret %s", egress.Describe(h.ask), where, x.guarded(h).Secret))
 	r.rule = h.rule.ID
 	return r
 }
