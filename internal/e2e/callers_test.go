@@ -295,6 +295,6 @@ func TestTimeoutWithAStoppedRunner(t *testing.T) {
 			t.Errorf("exit status %d, want 125: %s", exit, cmd.Stderr)
 		}
 		says(t, cmd.Stderr.(*output).String(), "did not end in time")
-		eventually(t, 2*time.Second, "no process was left", func() bool { return len(sbxtest.Processes(t)) == 0 })
+		nobodyRuns(t)
 	})
 }

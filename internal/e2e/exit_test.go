@@ -66,9 +66,7 @@ func TestTimeoutIsStatus124(t *testing.T) {
 			if result := got.Receipt(t)["result"].(map[string]any); result["timed_out"] != true {
 				t.Errorf("%q: the receipt's result is %v, want timed_out", script, result)
 			}
-			if left := sbxtest.Processes(t); len(left) > 0 {
-				t.Errorf("%q left processes: %v", script, left)
-			}
+			nobodyRuns(t)
 		}
 		succeeded(t, run(t, lab, who, "--timeout", "60s", "--", "true"))
 	})
