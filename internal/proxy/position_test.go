@@ -170,12 +170,14 @@ func TestEveryPositionRefusesMalformedRequestsAndInternalAddresses(t *testing.T)
 		if got := w.do(w.client(transparent), "DELETE", urlFor("https", "in.test", port, "/x"), ""); got.status != 200 {
 			t.Errorf("%s: internal by a rule: %d %q", p, got.status, got.body)
 		}
+		const both = "GET /x HTTP/1.1\r\nHost: in.test\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"
+		connect := fmt.Sprintf("CONNECT in.test:%d HTTP/1.1\r\nHost: in.test:%d\r\n\r\n", port, port)
 		for text, want := range map[string]int{
-			"GET /x HTTP/1.1\r\nHost: other.test\r\n\r\n":                                                 421,
-			"GET /x HTTP/1.1\r\nHost: in.test\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n": 400,
-			"GET /x HTTP/1.1\r\n\r\n":                                                          400,
-			"GET /a#b HTTP/1.1\r\nHost: in.test\r\n\r\n":                                       400,
-			fmt.Sprintf("CONNECT in.test:%d HTTP/1.1\r\nHost: in.test:%d\r\n\r\n", port, port): 403,
+			"GET /x HTTP/1.1\r\nHost: other.test\r\n\r\n": 421,
+			"GET /a#b HTTP/1.1\r\nHost: in.test\r\n\r\n":  400,
+			"GET /x HTTP/1.1\r\n\r\n":                     400,
+			both:                                          400,
+			connect:                                       403,
 		} {
 			w.rows.clear()
 			c := w.rawTLS("in.test", "in.test", port)
