@@ -20,6 +20,8 @@ type Reader struct {
 	// Forbidden are directories that a sandbox can write: no secret and no program
 	// below them counts.
 	Forbidden []string
+	// RootID is the uid that root's files show, 0 but in some user namespaces.
+	RootID int
 }
 
 // Error says which secret could not be read, and why. It never holds a value.

@@ -59,7 +59,7 @@ func (r Reader) open(name string) (*os.File, error) {
 		err = fmt.Errorf("opening %s: %w: it is not a regular file", name, ErrUntrusted)
 	}
 	if err == nil {
-		err = checkOwner(name, info)
+		err = r.checkOwner(name, info)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -109,14 +109,14 @@ func (r Reader) checkPlace(place string, info fs.FileInfo) error {
 		}
 	}
 	if info.Mode()&fs.ModeSymlink != 0 || info.IsDir() && info.Mode()&fs.ModeSticky != 0 {
-		return checkUser(place, info) // links have no mode; under the sticky bit only owners swap entries
+		return r.checkUser(place, info) // links have no mode; under the sticky bit only owners swap entries
 	}
-	return checkOwner(place, info)
+	return r.checkOwner(place, info)
 }
 
-func checkUser(place string, info fs.FileInfo) error {
+func (r Reader) checkUser(place string, info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
+	if !ok || int(stat.Uid) != r.RootID && int(stat.Uid) != os.Geteuid() {
 		return fmt.Errorf("%w: %s belongs neither to you nor to root", ErrUntrusted, place)
 	}
 	return nil
@@ -125,12 +125,13 @@ func checkUser(place string, info fs.FileInfo) error {
 // checkOwner demands that only the caller and root can write. Groups of one user
 // (the usual umask 002) and, for root's files, the system's static groups below
 // 100 (Debian policy 9.2.2) count as their owner.
-func checkOwner(place string, info fs.FileInfo) error {
-	if err := checkUser(place, info); err != nil {
+func (r Reader) checkOwner(place string, info fs.FileInfo) error {
+	if err := r.checkUser(place, info); err != nil {
 		return err
 	}
 	stat := info.Sys().(*syscall.Stat_t) // checkUser looked
-	ownGroup := stat.Gid == stat.Uid || stat.Uid == 0 && stat.Gid < 100
+	root := int(stat.Uid) == r.RootID
+	ownGroup := stat.Gid == stat.Uid || root && (stat.Gid < 100 || r.RootID != 0)
 	if info.Mode().Perm()&0o002 != 0 || info.Mode().Perm()&0o020 != 0 && !ownGroup {
 		return fmt.Errorf("%w: others can write %s; chmod go-w it", ErrUntrusted, place)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/user"
 	"path"
@@ -276,9 +277,7 @@ func (f *fence) environment(facts sandbox.Facts, who identity) []string {
 	for _, v := range f.derived.ClientEnv {
 		set[v.Name] = v.Value
 	}
-	for key, value := range proxyVariables() {
-		set[key] = value
-	}
+	maps.Copy(set, proxyVariables())
 	return sandbox.Environment(sandbox.EnvironmentRequest{
 		Caller: f.o.Env, Set: set, Extra: f.o.Extra, Home: facts.Home, User: who.name, Shell: who.shell,
 		Path: sandbox.SearchPath(facts, f.searchPath()), Dir: sandbox.Workdir(facts),

@@ -28,7 +28,7 @@ type heldSecret struct {
 // none is needed.
 func (f *fence) readSecrets(ctx context.Context) error {
 	home, _ := lookup(f.o.Env, "HOME")
-	r := credential.Reader{Env: f.o.Env, Home: home, Forbidden: f.forbidden()}
+	r := credential.Reader{Env: f.o.Env, Home: home, Forbidden: f.forbidden(), RootID: sandbox.RootUID()}
 	var values []secret.Value
 	for _, c := range f.derived.Grant.Credentials() {
 		h := heldSecret{Credential: c}

@@ -123,8 +123,8 @@ func (c *Conn) Send(kind string, body []byte, files ...*os.File) error {
 		return fmt.Errorf("sending message %q: its %d bytes are over the limit of %d", kind, size, MaxFrame)
 	}
 	frame := make([]byte, 0, 4+size)
-	frame = binary.LittleEndian.AppendUint32(frame, uint32(size)) //nolint:gosec // bounded above
-	frame = append(append(append(frame, byte(len(kind))), kind...), body...)
+	frame = binary.LittleEndian.AppendUint32(frame, uint32(size))
+	frame = append(append(append(frame, byte(len(kind))), kind...), body...) //nolint:gosec // bounded above
 	if err := c.write(frame, files); err != nil {
 		return fmt.Errorf("sending message %q: %w", kind, err)
 	}

@@ -34,7 +34,7 @@ func addresses() error {
 	}
 	var batch []byte
 	for i, r := range requests {
-		batch = append(batch, r.encode(uint32(i+1))...) //nolint:gosec // a handful
+		batch = append(batch, r.encode(uint32(i+1))...)
 	}
 	if err := unix.Sendto(fd, batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("configuring lo: %w", err)
@@ -87,7 +87,7 @@ func linkUp() request {
 
 // addAddress is struct ifaddrmsg with the address.
 func addAddress(a netip.Addr) request {
-	body := []byte{familyOf(a), byte(a.BitLen()), unix.IFA_F_NODAD, 0}
+	body := []byte{familyOf(a), byte(a.BitLen()), unix.IFA_F_NODAD, 0} //nolint:gosec // 32 or 128
 	body = binary.NativeEndian.AppendUint32(body, loopbackIndex)
 	body = append(body, attribute(unix.IFA_LOCAL, a.AsSlice())...)
 	body = append(body, attribute(unix.IFA_ADDRESS, a.AsSlice())...)

@@ -103,8 +103,13 @@ func refusals() []refusal {
 func initRefusals() []refusal {
 	var out []refusal
 	for _, c := range []argument{
-		{"prlimit64", 0}, {"sched_setscheduler", 0}, {"sched_setparam", 0}, {"sched_setattr", 0}, {"sched_setaffinity", 0},
-		{"setpriority", 1}, {"ioprio_set", 1},
+		{"prlimit64", 0},
+		{"sched_setscheduler", 0},
+		{"sched_setparam", 0},
+		{"sched_setattr", 0},
+		{"sched_setaffinity", 0},
+		{"setpriority", 1},
+		{"ioprio_set", 1},
 	} {
 		out = append(out, refusal{c.call, unix.EPERM, []condition{low(c.arg, 1)}})
 	}

@@ -388,11 +388,6 @@ func openTree(source string) (int, error) {
 	return unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
 }
 
-func attach(fd int, at string) error {
-	defer unix.Close(fd)
-	return unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
-}
-
 func mount(source, target, kind string, flags uintptr, options string) error {
 	if err := unix.Mount(source, target, kind, flags, options); err != nil {
 		return fmt.Errorf("mounting %s on %s: %w", kind, strings.TrimPrefix(target, rootDir), err)
