@@ -39,8 +39,6 @@ const (
 // network floor, the mount tree and the container, and does as the supervisor says.
 // It returns the process's exit status.
 func Runner(self stage.Self) int {
-	// The init's death signal is bound to this thread.
-	runtime.LockOSThread()
 	conn, err := handshake.New(self.Socket)
 	if err != nil {
 		return 125 // the supervisor sees its end closed
@@ -105,7 +103,7 @@ func (r *runner) run() error {
 	}
 	// Starting the container is mostly waiting for its init: the rest is made meanwhile.
 	rest := async(func() ([]byte, error) { return r.makeRest(network) })
-	if r.container, err = builder.Start(stdio); err != nil {
+	if r.container, err = startOnOwnThread(builder, stdio); err != nil {
 		return &step{"container", err}
 	}
 	for _, f := range m.Files {
@@ -123,6 +121,23 @@ func (r *runner) run() error {
 	}
 	go r.obey()
 	return r.report()
+}
+
+// startOnOwnThread starts the container from a thread that does nothing else and
+// lives as long as the process: the init's death signal is bound to it (prctl(2)).
+// The main goroutine stays free of it, since waking a locked one takes two switches.
+func startOnOwnThread(b *sandbox.Builder, stdio [3]*os.File) (*sandbox.Container, error) {
+	var c *sandbox.Container
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		var err error
+		c, err = b.Start(stdio)
+		started <- err
+		select {}
+	}()
+	err := <-started
+	return c, err
 }
 
 // makeRest waits for the network's floor, compiles the filter and takes the files of
