@@ -24,7 +24,7 @@ func Main(ctx context.Context, build Build, args, env []string, stdin, stdout, s
 		build.Version = "dev"
 	}
 	e := newEnvironment(build, env, stdin, stdout, stderr)
-	root := newRootCommand(e)
+	root := newRootCommand(e, args)
 	root.SetArgs(args)
 	return e.exit(root.ExecuteContext(ctx))
 }

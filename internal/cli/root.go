@@ -13,14 +13,17 @@ import (
 
 // newRootCommand makes the tree of commands. "init" can never be one of them:
 // libcontainer starts the binary again under that name.
-func newRootCommand(e *environment) *cobra.Command {
+func newRootCommand(e *environment, args []string) *cobra.Command {
 	root := group("sbx", "Run a command in a sandbox, behind a proxy that lets pass what was granted")
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(flagError)
+	root.AddCommand(newExecCommand(e))
+	if len(args) > 0 && args[0] == "exec" {
+		return root // the flags of all the others take time that each run would pay
+	}
 	root.AddCommand(
-		newExecCommand(e),
 		newProfilesCommand(e),
 		newExplainCommand(e),
 		newConfigCommand(e),
