@@ -90,7 +90,7 @@ func CheckAddress(addr netip.Addr, allow AddressAllowance) error {
 	if err := checkOne(addr.Unmap(), allow); err != nil {
 		return &AddressError{Addr: addr, Range: err.Range}
 	}
-	for _, inner := range embedded(addr.Unmap()) {
+	for _, inner := range Embedded(addr.Unmap()) {
 		if err := checkOne(inner, allow); err != nil {
 			return &AddressError{Addr: addr, Range: fmt.Sprintf("%s, as a form of %s", err.Range, inner)}
 		}
@@ -113,8 +113,9 @@ func checkOne(addr netip.Addr, allow AddressAllowance) *AddressError {
 	return nil
 }
 
-// embedded returns the IPv4 addresses that translators could take out of an IPv6 address.
-func embedded(addr netip.Addr) []netip.Addr {
+// Embedded returns the IPv4 addresses that a translated form carries: 6to4, NAT64,
+// Teredo, ISATAP and IPv4-compatible ones (RFC 3056, 6052, 8215, 4380, 5214, 4291).
+func Embedded(addr netip.Addr) []netip.Addr {
 	if addr.Is4() {
 		return nil
 	}

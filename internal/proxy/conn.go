@@ -262,23 +262,34 @@ func (s *Server) clientTLS() *tls.Config {
 		// The wire is this machine's loopback: no post-quantum exchange, full records.
 		CurvePreferences:            []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384},
 		DynamicRecordSizingDisabled: true,
+		// Asked for every hello, resumed sessions too, which need no certificate.
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) { return nil, noteServerName(hello) },
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			c, ok := hello.Conn.(*clientConn)
 			if !ok {
 				return nil, errors.New("the connection is not from the sandbox")
 			}
-			c.origin.sniText = hello.ServerName
-			if hello.ServerName == "" {
+			if c.origin.sni.IsZero() {
 				return s.cfg.Certificate(c.origin.host.String())
 			}
-			h, err := egress.ParseHost(hello.ServerName)
-			if err != nil {
-				return nil, err
-			}
-			c.origin.sni = h
-			return s.cfg.Certificate(h.String())
+			return s.cfg.Certificate(c.origin.sni.String())
 		},
 	}
+}
+
+// noteServerName keeps the name of a hello for the agreement of authorities.
+func noteServerName(hello *tls.ClientHelloInfo) error {
+	c, ok := hello.Conn.(*clientConn)
+	if !ok {
+		return errors.New("the connection is not from the sandbox")
+	}
+	c.origin.sniText = hello.ServerName
+	if hello.ServerName == "" {
+		return nil
+	}
+	h, err := egress.ParseHost(hello.ServerName)
+	c.origin.sni = h
+	return err
 }
 
 // handshakeTime bounds a client's handshake; the other side is on this machine.

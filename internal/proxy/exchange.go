@@ -231,6 +231,8 @@ func (x *exchange) admitUpgrade(_ context.Context, h *hop) *refusal {
 	switch {
 	case x.req.upgrade != "websocket":
 		return nil
+	case h.ask.Method != "GET" || h.ask.BodyLength != 0: // RFC 6455 section 4.1
+		return refuse(egress.CodeUpgrade, egress.Describe(h.ask)+": a websocket begins with a GET without a body")
 	case !h.rule.WebSocket:
 		return refuse(egress.CodeUpgrade, egress.Describe(h.ask)+": a websocket is not granted by "+h.rule.ID)
 	case x.s.vault.hosts[h.ask.Host] != nil:
@@ -249,6 +251,10 @@ func (x *exchange) admitBody(_ context.Context, h *hop) *refusal {
 	if h.ask.BodyLength == 0 {
 		return nil
 	}
+	encoding, kind, r := x.bodyFields(h)
+	if r != nil {
+		return r
+	}
 	limit := h.rule.BodyCap(h.ask.Method)
 	if !x.loaded && !h.rule.Body.Asserts() && limit > bufferBelow {
 		x.stream = &stream{r: x.req.body, left: limit, snap: x.snap, rule: h.rule}
@@ -259,14 +265,29 @@ func (x *exchange) admitBody(_ context.Context, h *hop) *refusal {
 			return r
 		}
 	}
-	encoding, _ := x.req.fields.get("Content-Encoding")
-	kind, _ := x.req.fields.get("Content-Type")
 	d := x.snap.policy.DecideBody(h.ask, x.body, encoding, kind)
 	if d.Verdict != egress.Allow {
 		return refuseDecision(d)
 	}
 	h.rule = d.Rule
 	return nil
+}
+
+// bodyFields returns what says how to read the body. Upstream must read it the same
+// way: a field that occurs twice, or that the client lists as hop-by-hop, would let
+// it choose another.
+func (x *exchange) bodyFields(h *hop) (encoding, kind string, r *refusal) {
+	hops := connectionTokens(x.req.fields)
+	read := func(name string) string {
+		value, n := x.req.fields.get(name)
+		if n > 1 || named(hops, name) {
+			r = refuse(egress.CodeMalformed, egress.Describe(h.ask)+": "+name+" is given twice or as hop-by-hop")
+			r.status = 400
+		}
+		return value
+	}
+	encoding, kind = read("Content-Encoding"), read("Content-Type")
+	return encoding, kind, r
 }
 
 // load reads the whole body into memory, within the run's budget for that.

@@ -256,7 +256,7 @@ func (h *h1) failed(err error, first bool) {
 			row.Host = egress.CleanPath(p.req.hosts[0])
 		}
 		if len(p.req.hosts) > 1 {
-			wire = &wireError{status: wire.status, code: wire.code, reason: wire.reason + ": " + strings.Join(p.req.hosts, ", ")}
+			wire = &wireError{status: wire.status, code: wire.code, reason: wire.reason + ": " + egress.CleanPath(strings.Join(p.req.hosts, ", "))}
 		}
 	}
 	r := refuseWire(wire)
@@ -322,7 +322,7 @@ func connectHost(req *request, host egress.Host, port uint16) *refusal {
 		return nil
 	}
 	r := refuse(egress.CodeAuthorityMismatch, "CONNECT target and Host differ")
-	r.status, r.authorities = 421, []string{"CONNECT " + req.target, "Host " + req.hosts[0]}
+	r.status, r.authorities = 421, []string{egress.CleanPath("CONNECT " + req.target), egress.CleanPath("Host " + req.hosts[0])}
 	return r
 }
 

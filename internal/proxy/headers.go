@@ -26,7 +26,8 @@ var kinds = makeKinds(map[kind]string{
 	kindHop: `connection keep-alive proxy-connection proxy-authenticate proxy-authentication-info te
 		transfer-encoding upgrade http2-settings host content-length expect trailer`,
 	kindOverride: `x-http-method-override x-http-method x-method-override x-original-url x-rewrite-url
-		x-original-uri x-override-url x-original-method x-forwarded-uri x-forwarded-method x-forwarded-prefix`,
+		x-original-uri x-override-url x-original-method x-forwarded-uri x-forwarded-method x-forwarded-prefix
+		x-forwarded-host x-host forwarded`,
 	kindCredential: `authorization proxy-authorization x-api-key api-key apikey x-apikey x-auth-token x-auth-key
 		x-auth-email x-auth-user-service-key x-access-token access-token x-amz-security-token private-token
 		job-token deploy-token x-gitlab-token x-github-token x-goog-api-key x-goog-iam-authorization-token
@@ -55,8 +56,11 @@ func kindOf(name string) kind {
 	}
 	for i := range len(name) {
 		c := name[i]
-		if 'A' <= c && c <= 'Z' {
+		switch {
+		case 'A' <= c && c <= 'Z':
 			c += 'a' - 'A'
+		case c == '_': // many servers read it as a hyphen (RFC 3875 section 4.1.18)
+			c = '-'
 		}
 		buf[i] = c
 	}

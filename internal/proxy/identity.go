@@ -62,14 +62,14 @@ func identifies(f *field) bool {
 	if kindOf(f.name) == kindMinimal {
 		return false
 	}
-	name := strings.ToLower(f.name)
+	name := strings.ReplaceAll(strings.ToLower(f.name), "_", "-")
 	if slices.Contains(harmless, name) {
 		return false
 	}
 	if strings.HasSuffix(name, "-key") || name == "key" || slices.ContainsFunc(identifying, func(s string) bool { return strings.Contains(name, s) }) {
 		return true
 	}
-	scheme, _, more := strings.Cut(strings.ToLower(f.value), " ")
+	scheme, _, more := strings.Cut(strings.ReplaceAll(strings.ToLower(f.value), "\t", " "), " ")
 	return more && slices.Contains(schemes, scheme)
 }
 
@@ -78,7 +78,7 @@ func identifies(f *field) bool {
 var identityKeys = strings.Fields(`access_token api_key apikey api-key key token auth auth_token authtoken authorization
 	bearer bearer_token private_token job_token id_token refresh_token oauth_token session session_id sessionid session_token sid
 	jwt password passwd pass pwd secret client_secret sig signature x-amz-credential x-amz-signature x-amz-security-token
-	x-goog-credential x-goog-signature awsaccesskeyid googleaccessid subscription-key`)
+	personal_access_token x_api_key private-token x-goog-credential x-goog-signature awsaccesskeyid googleaccessid subscription-key`)
 
 // outTarget is the request target of a hop as it leaves, with the secret where it
 // goes into the query.
@@ -146,7 +146,17 @@ func (sl *slot) foreign(name string, rule *egress.Rule) bool {
 	if sl.QueryKey != "" && egress.KeyMeans(name, sl.QueryKey) {
 		return true
 	}
-	return slices.ContainsFunc(identityKeys, func(key string) bool { return egress.KeyMeans(name, key) })
+	// Some servers end a key at NUL and read dots, spaces and hyphens as underscores.
+	name, _, _ = strings.Cut(name, "\x00")
+	name, _, _ = strings.Cut(name, "%00")
+	folded := foldKey(name)
+	return slices.ContainsFunc(identityKeys, func(key string) bool {
+		return egress.KeyMeans(name, key) || egress.KeyMeans(folded, foldKey(key))
+	})
+}
+
+func foldKey(key string) string {
+	return strings.NewReplacer(".", "_", "-", "_", " ", "_").Replace(key)
 }
 
 func hasKey(query, key string) bool {

@@ -257,6 +257,8 @@ const (
 	messageClientHello     = 1
 	recordHeader           = 5
 	recordChangeCipherSpec = 0x14
+	recordAlert            = 0x15
+	recordApplicationData  = 0x17
 )
 
 // readHello parses the ClientHello at the start of a connection without
@@ -406,14 +408,17 @@ func (g *helloGuard) next() error {
 	switch {
 	case length == 0 || length > 18<<10:
 		return errors.New("a record of an impossible length in a tunnel")
-	case head[0] != recordHandshake && head[0] != recordChangeCipherSpec:
+	case head[0] == recordApplicationData:
 		g.free, g.out = true, head[:]
 		return nil
+	case head[0] != recordHandshake && head[0] != recordChangeCipherSpec && head[0] != recordAlert:
+		return errors.New("a record of an unknown type in a tunnel")
 	case head[0] == recordHandshake && head[recordHeader] == messageClientHello:
 		return g.hello(head[:])
 	}
-	// A ChangeCipherSpec may stand before a second hello; another handshake
-	// message (TLS 1.2: the key exchange) means that none will come.
+	// A ChangeCipherSpec or an alert that the server ignores (RFC 8446 section 6.1) may
+	// stand before a second hello; another handshake message (TLS 1.2: the key exchange)
+	// means that none will come.
 	g.free = head[0] == recordHandshake
 	body := make([]byte, recordHeader+length)
 	copy(body, head[:])

@@ -189,8 +189,10 @@ func (d *Dialer) check(addr netip.Addr, a egress.AddressAllowance) error {
 	if err != nil {
 		return fmt.Errorf("listing the host's own addresses: %w", err)
 	}
-	if own[addr.Unmap().WithZone("")] {
-		return ownAddress(addr)
+	for _, form := range append(egress.Embedded(addr), addr) {
+		if own[form.Unmap().WithZone("")] {
+			return ownAddress(addr)
+		}
 	}
 	return nil
 }
