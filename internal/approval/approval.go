@@ -47,6 +47,7 @@ type Options struct {
 	Signers   string   // allowed_signers file of the operator's configuration, "" for none
 	StateDir  string   // where versions and revocations are remembered
 	UID       int      // the caller: the signers' file is its own or root's
+	RootUID   int      // the uid that root's files show, 0 but in some user namespaces
 	Forbidden []string // absolute paths below which a sandbox may write
 	Now       time.Time
 }

@@ -124,7 +124,7 @@ func identities(paths []string) []fs.FileInfo {
 // sticky bit nobody else can replace what is not theirs.
 func (o Options) own(path string, info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || stat.Uid != 0 && int(stat.Uid) != o.UID {
+	if !ok || int(stat.Uid) != o.RootUID && int(stat.Uid) != o.UID {
 		return fmt.Errorf("%s belongs neither to root nor to you", path)
 	}
 	sticky := info.IsDir() && info.Mode()&fs.ModeSticky != 0

@@ -15,6 +15,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/profile"
 	"github.com/fractalboxdev/sbx/internal/registry"
+	"github.com/fractalboxdev/sbx/internal/sandbox"
 )
 
 // resolved is what a selection came to.
@@ -73,7 +74,7 @@ func (e *environment) approvalOptions(c config.Config, workdir string) (approval
 		return approval.Options{}, err
 	}
 	return approval.Options{
-		Signers: c.Signers.V, StateDir: state, UID: os.Geteuid(), Forbidden: e.writable(workdir), Now: time.Now(),
+		Signers: c.Signers.V, StateDir: state, UID: os.Geteuid(), RootUID: sandbox.RootUID(), Forbidden: e.writable(workdir), Now: time.Now(),
 	}, nil
 }
 
