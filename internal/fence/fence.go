@@ -52,6 +52,7 @@ type fence struct {
 	spec    sandbox.Spec
 	facts   sandbox.Facts
 	inbox   chan message
+	reaped  chan struct{} // closed when the runner is collected
 	signals chan os.Signal
 	roots   func() (*x509.CertPool, error)
 	bits    func() (struct{}, error) // the search for set-user-id files, as root only
@@ -73,6 +74,7 @@ func Run(ctx context.Context, o Options) Outcome {
 	f.receipt.Result.Exit = ExitRefused
 	defer f.catchSignals()()
 	err := f.pass(ctx)
+	defer f.awaitRunner()
 	return f.finish(err)
 }
 

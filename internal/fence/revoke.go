@@ -49,8 +49,11 @@ func (f *fence) check(what string, err error) {
 // kill ends everything in the run's namespaces. The kernel lets the init go only
 // after every process of its pid namespace was reaped (pid_namespaces(7)).
 func (f *fence) kill(ctx context.Context) error {
-	if f.conn == nil {
+	if f.o.Self.Runner == 0 {
 		return nil
+	}
+	if f.conn == nil {
+		return f.endRunner()
 	}
 	_ = f.conn.Send(msgKill, nil)
 	if f.init == nil {
@@ -92,6 +95,7 @@ func (f *fence) floor(ctx context.Context) error {
 	if f.conn != nil {
 		_ = f.conn.Close() // the runner ends while the rest is taken back
 	}
+	f.reapRunner()
 	if n := f.network; n != nil {
 		f.closeNetwork(ctx, n)
 	}
@@ -121,8 +125,28 @@ func (f *fence) stream(err error) {
 	}
 }
 
+// reapRunner collects the runner beside everything else: where nobody does, as in a
+// container without an init, each run would leave a dead process behind.
+func (f *fence) reapRunner() {
+	f.reaped = make(chan struct{})
+	go func() {
+		defer close(f.reaped)
+		if f.o.Self.Runner != 0 {
+			_ = retried(func() error { _, err := unix.Wait4(f.o.Self.Runner, nil, 0, nil); return err })
+		}
+	}()
+}
+
+// awaitRunner is the last thing of a run. A runner that hangs holds nothing any more.
+func (f *fence) awaitRunner() {
+	select {
+	case <-f.reaped:
+	case <-time.After(runnerLimit):
+	}
+}
+
 // checkMounts looks for mounts of the run in the caller's own mount table. The
-// runner, which holds the only ones, is on its way out: nothing waits for it.
+// runner, which holds the only ones, is on its way out.
 func (f *fence) checkMounts() error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err == nil && bytes.Contains(table, []byte(sandbox.MountMark)) {
