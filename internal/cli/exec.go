@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -148,7 +149,7 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 	f := fence.Options{
 		Position: position,
 		Self:     e.build.Self, Argv: argv, Workdir: dir, ReadOnly: o.readOnly, Env: e.env,
-		Extra: append(inheritable(c.EnvAllow.V), o.env...), Timeout: o.timeout, Grace: o.grace, NoTTY: o.noTTY, NoCache: o.noCache,
+		Extra: slices.Concat(c.EnvAllow.V, o.env), Timeout: o.timeout, Grace: o.grace, NoTTY: o.noTTY, NoCache: o.noCache,
 		StateDir: state, Config: []string{config.SystemFile, config.UserFile(e.getenv)}, Consumer: o.who(), Version: e.build.Version,
 		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,
 		Derive: func(context.Context) (fence.Derived, error) { return o.derive(e, c, dir) },
@@ -169,10 +170,6 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 	}
 	return f, nil
 }
-
-// inheritable are the operator's additions to the allowlist; a bare name passes the
-// caller's value on.
-func inheritable(names []string) []string { return append([]string(nil), names...) }
 
 func workingDirectory(dir string) (string, error) {
 	if dir == "" {

@@ -139,9 +139,6 @@ func (s *Streams) size() {
 	}
 }
 
-// HasTTY reports whether the command has the private pty.
-func (s *Streams) HasTTY() bool { return s.TTY[0] || s.TTY[1] || s.TTY[2] }
-
 // Pipes returns what the command gets, in the order of the descriptors, without
 // those that are a terminal or null.
 func (s *Streams) Pipes() (files []*os.File) {

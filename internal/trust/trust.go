@@ -40,13 +40,8 @@ var systemPaths = [...]string{
 	"/usr/local/share/certs/ca-root-nss.crt",
 }
 
-// Paths returns every usual path of the system bundle, most usual first.
-func Paths() []string { return append([]string(nil), systemPaths[:]...) }
-
-// Targets returns the files that the run's bundle has to cover on this host:
-// every usual path that exists, links resolved, each once.
-func Targets() []string { return targets("/") }
-
+// targets returns the host's own bundles: every usual path that exists, links
+// resolved, each once.
 func targets(root string) []string {
 	var out []string
 	seen := make(map[string]bool)
