@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fractalboxdev/sbx/internal/class"
 )
 
 // SystemFile is the machine's configuration; the user's is read after it.
@@ -43,6 +45,8 @@ type Config struct {
 	Registries   map[string]Value[[]string] // ecosystem → base URLs, of npm and yarn also "@scope=URL"
 	FileHosts    map[string]Value[[]string] // python → base URLs of the files that an index points at
 	Checksums    map[string]Value[[]string] // go → base URLs of the checksum database
+	DefaultClass Value[class.Name]          // of runs whose profiles name none
+	Classes      map[class.Name]Class       // every class, set or not
 	Files        []string                   // what was read, in order
 }
 
@@ -120,6 +124,8 @@ func defaults() Config {
 		Registries:   map[string]Value[[]string]{},
 		FileHosts:    map[string]Value[[]string]{},
 		Checksums:    map[string]Value[[]string]{},
+		DefaultClass: Value[class.Name]{class.Default, SourceDefault},
+		Classes:      defaultClasses(),
 	}
 }
 
@@ -142,10 +148,12 @@ func (c Config) Explain() []Row {
 		{"fail_on_denial", strconv.FormatBool(c.FailOnDenial.V), c.FailOnDenial.Source},
 		{"client_env", strconv.FormatBool(c.ClientEnv.V), c.ClientEnv.Source},
 		{"env.allow", list(c.EnvAllow.V), c.EnvAllow.Source},
+		{"default_class", strconv.Quote(string(c.DefaultClass.V)), c.DefaultClass.Source},
 	}
 	rows = append(rows, tableRows("registries", c.Registries)...)
 	rows = append(rows, tableRows("file_hosts", c.FileHosts)...)
 	rows = append(rows, tableRows("checksums", c.Checksums)...)
+	rows = append(rows, classRows(c.Classes)...)
 	slices.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.Key, b.Key) })
 	return rows
 }

@@ -25,9 +25,13 @@ func TestUserFileWinsSettingBySetting(t *testing.T) {
 	system := write(t, `
 timeout = "30m"
 grace = "2s"
+default_class = "lean"
 [registries]
 npm = ["https://npm.corp.test/a"]
 go = ["https://go.corp.test"]
+[class.task]
+memory = "4g"
+files = 1024
 `)
 	user := write(t, `grace = "3s"
 env.allow = ["MY_VAR", "_x9"]
@@ -42,6 +46,13 @@ python = ["https://py.corp.test"]
 python = ["https://files.corp.test"]
 [checksums]
 go = []
+[class.task]
+memory = "2GiB"
+cpu = 1.5
+[class.browser]
+time = "10m"
+cap = 2
+require = ["time", "memory"]
 `)
 	c, err := Load(Options{SystemFile: system, UserFile: user, UID: os.Getuid()})
 	if err != nil {
@@ -50,13 +61,20 @@ go = []
 	want := []Row{
 		{"allowed_signers", `""`, SourceDefault},
 		{"checksums.go", `[]`, user + ":13"},
+		{"class.browser.cap", "2", user + ":19"},
+		{"class.browser.require", `["time", "memory"]`, user + ":20"},
+		{"class.browser.time", `"10m0s"`, user + ":18"},
+		{"class.task.cpu", "1.5", user + ":16"},
+		{"class.task.files", "1024", system + ":10"},
+		{"class.task.memory", `"2GiB"`, user + ":15"},
 		{"client_env", "true", user + ":4"},
+		{"default_class", `"lean"`, system + ":4"},
 		{"env.allow", `["MY_VAR", "_x9"]`, user + ":2"},
 		{"fail_on_denial", "false", SourceDefault},
 		{"file_hosts.python", `["https://files.corp.test"]`, user + ":11"},
 		{"grace", `"3s"`, user + ":1"},
 		{"quiet", "false", SourceDefault},
-		{"registries.go", `["https://go.corp.test"]`, system + ":6"},
+		{"registries.go", `["https://go.corp.test"]`, system + ":7"},
 		{"registries.npm", `["https://npm.home.test/b", "@acme=https://npm.acme.test"]`, user + ":7"},
 		{"registries.python", `["https://py.corp.test"]`, user + ":6"},
 		{"state_dir", `"/var/tmp/sbx"`, user + ":3"},
@@ -102,6 +120,14 @@ func TestFaultsNameFileLineAndNearestName(t *testing.T) {
 		"scope of go":        {"[registries]\ngo = [\"@a=https://go.test\"]\n", ":2: registries.go: a URL cannot be parsed"},
 		"query":              {"[registries]\nnpm = [\"https://npm.test/?x\"]\n", ":2: registries.npm: the URL of npm.test has a query or fragment; a base URL has none"},
 		"no host":            {"[registries]\nnpm = [\"https:///x\"]\n", ":2: registries.npm: \"https:///x\" has no host"},
+		"misspelt class":     {"[class.brwoser]\ncap = 1\n", ":1: class: there is no \"brwoser\" (did you mean browser?)"},
+		"unknown class":      {"default_class = \"heavyweight\"\n", ":1: default_class: there is no \"heavyweight\" (known: agent, browser, lean, task)"},
+		"misspelt limit":     {"[class.task]\nmemroy = \"1g\"\n", ":2: there is no setting \"class.task.memroy\" (did you mean memory?)"},
+		"misspelt require":   {"[class.task]\nrequire = [\"dsik\"]\n", ":2: class.task.require: require: there is no \"dsik\" (did you mean disk?)"},
+		"no size":            {"[class.task]\nmemory = \"much\"\n", ":2: class.task.memory: \"much\" is no size such as \"512MiB\" or \"2GiB\""},
+		"no processes":       {"[class.lean]\nprocesses = 0\n", ":2: class.lean.processes: 0 is less than 1; leave the setting out for no bound"},
+		"no processors":      {"[class.lean]\ncpu = 0\n", ":2: class.lean.cpu: 0 is no number of processors such as 2 or 0.5"},
+		"no time":            {"[class.lean]\ntime = \"0s\"\n", ":2: class.lean.time: \"0s\" is no duration such as \"90s\" or \"30m\""},
 		"twice":              {"quiet = true\nquiet = false\n", ":2: "},
 		"syntax":             {"quiet = true\n= 1\n", ":2: "},
 	}

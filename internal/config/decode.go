@@ -17,18 +17,20 @@ import (
 
 // file is one configuration file as written. Pointers tell unset from zero.
 type file struct {
-	StateDir     *string             `toml:"state_dir"`
-	Timeout      *string             `toml:"timeout"`
-	Grace        *string             `toml:"grace"`
-	Quiet        *bool               `toml:"quiet"`
-	Summary      *bool               `toml:"summary"`
-	FailOnDenial *bool               `toml:"fail_on_denial"`
-	ClientEnv    *bool               `toml:"client_env"`
-	Signers      *string             `toml:"allowed_signers"`
-	Env          envTable            `toml:"env"`
-	Registries   map[string][]string `toml:"registries"`
-	FileHosts    map[string][]string `toml:"file_hosts"`
-	Checksums    map[string][]string `toml:"checksums"`
+	StateDir     *string               `toml:"state_dir"`
+	Timeout      *string               `toml:"timeout"`
+	Grace        *string               `toml:"grace"`
+	Quiet        *bool                 `toml:"quiet"`
+	Summary      *bool                 `toml:"summary"`
+	FailOnDenial *bool                 `toml:"fail_on_denial"`
+	ClientEnv    *bool                 `toml:"client_env"`
+	Signers      *string               `toml:"allowed_signers"`
+	Env          envTable              `toml:"env"`
+	Registries   map[string][]string   `toml:"registries"`
+	FileHosts    map[string][]string   `toml:"file_hosts"`
+	Checksums    map[string][]string   `toml:"checksums"`
+	DefaultClass *string               `toml:"default_class"`
+	Class        map[string]classTable `toml:"class"`
 }
 
 type envTable struct {
@@ -47,7 +49,7 @@ func (c *Config) apply(path string, text []byte) error {
 		return src.fault(unknown[0], unknownKey(unknown[0]))
 	}
 	for _, set := range []func(file, source) error{
-		c.setPlain, c.setTimes, c.setPaths, c.setEnv, c.setTables,
+		c.setPlain, c.setTimes, c.setPaths, c.setEnv, c.setTables, c.setClasses,
 	} {
 		if err := set(f, src); err != nil {
 			return err
@@ -68,6 +70,9 @@ func unknownKey(key toml.Key) string {
 	known := keysOf(reflect.TypeFor[file]())
 	if len(key) > 1 && key[0] == "env" {
 		known = keysOf(reflect.TypeFor[envTable]())
+	}
+	if len(key) > 2 && key[0] == "class" {
+		known = keysOf(reflect.TypeFor[classTable]())
 	}
 	text := fmt.Sprintf("there is no setting %q", key.String())
 	if near := profile.Nearest(key[len(key)-1], known); near != "" {

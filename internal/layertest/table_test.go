@@ -26,17 +26,18 @@ type place struct {
 var table = map[string]place{
 	"sbx": {value, nil}, // the embedded profiles
 
+	"class":   {value, nil},
 	"egress":  {value, nil},
 	"event":   {value, nil},
 	"secret":  {value, nil},
 	"ticket":  {value, nil},
 	"floor":   {value, nil},
-	"grant":   {value, []string{"egress"}},
-	"profile": {value, []string{"egress", "grant", "sbx"}},
+	"grant":   {value, []string{"class", "egress"}},
+	"profile": {value, []string{"class", "egress", "grant", "sbx"}},
 	"report":  {value, []string{"egress", "event", "grant"}},
 
 	"artifact":      {adapter, []string{"egress", "event", "report", "secret"}},
-	"config":        {adapter, []string{"egress", "profile", "secret"}},
+	"config":        {adapter, []string{"class", "egress", "profile", "secret"}},
 	"credential":    {adapter, []string{"egress", "grant", "secret"}},
 	"handshake":     {adapter, nil},
 	"host":          {adapter, nil},
@@ -46,7 +47,7 @@ var table = map[string]place{
 	"proxy":         {adapter, []string{"egress", "event", "secret"}},
 	"registry":      {adapter, []string{"egress", "grant"}},
 	"resolver":      {adapter, []string{"egress", "event"}},
-	"sandbox":       {adapter, []string{"sandbox/stage", "ticket", "grant"}},
+	"sandbox":       {adapter, []string{"sandbox/stage", "class", "ticket", "grant"}},
 	"sandbox/stage": {adapter, nil},
 	"sshsig":        {adapter, nil},
 	"stdio":         {adapter, nil},
@@ -117,7 +118,7 @@ var impure = []string{
 
 // below lists every package of the table under a storey.
 func below(l layer) []string {
-	lower := []string{"sbx", "egress", "event", "secret", "ticket", "floor", "grant", "profile", "report"}
+	lower := []string{"sbx", "class", "egress", "event", "secret", "ticket", "floor", "grant", "profile", "report"}
 	if l > adapter {
 		lower = append(lower, "artifact", "config", "credential", "handshake", "host", "meter", "netns", "pki", "proxy",
 			"registry", "resolver", "sandbox", "sandbox/stage", "sshsig", "stdio", "store", "term", "trust", "upstream")
