@@ -103,6 +103,8 @@ func TestVector25_RefusalsAreStatus125(t *testing.T) {
 				nothingRan(t, lab, who)
 			})
 		}
+		refused(t, run(t, lab, who, "--profile", "browser-fetch", "--input", "target= x.dev", "--", "touch", "ran"), "target")
+		nothingRan(t, lab, who)
 		refused(t, run(t, lab, who, "--"), "command")
 		refused(t, run(t, lab, who, "--", "  "), "command")
 	})

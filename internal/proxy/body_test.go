@@ -93,6 +93,7 @@ func TestVector14_BodyAssertions(t *testing.T) {
 		`{"operation":"download"}`: 200,
 		`{"operation":"upload"}`:   403,
 		`not json`:                 403,
+		``:                         403,
 		`{"operation":"download","operation":"upload"}`:  403,
 		`{"operation":"download"}{"operation":"upload"}`: 403,
 	} {

@@ -248,23 +248,24 @@ const bufferBelow = 1 << 20
 // admitBody reads a body that has to be judged, or prepares to count one that
 // is streamed.
 func (x *exchange) admitBody(_ context.Context, h *hop) *refusal {
-	if h.ask.BodyLength == 0 {
+	limit := h.rule.BodyCap(h.ask.Method)
+	if h.ask.BodyLength == 0 && (!h.rule.Body.Asserts() || limit == 0) {
 		return nil
 	}
 	encoding, kind, r := x.bodyFields(h)
 	if r != nil {
 		return r
 	}
-	limit := h.rule.BodyCap(h.ask.Method)
 	if !x.loaded && !h.rule.Body.Asserts() && limit > bufferBelow {
 		x.stream = &stream{r: x.req.body, left: limit, snap: x.snap, rule: h.rule}
 		return nil
 	}
-	if !x.loaded {
+	if !x.loaded && h.ask.BodyLength != 0 {
 		if r := x.load(h, limit); r != nil {
 			return r
 		}
 	}
+	// No body is one that fulfils no assertion.
 	d := x.snap.policy.DecideBody(h.ask, x.body, encoding, kind)
 	if d.Verdict != egress.Allow {
 		return refuseDecision(d)

@@ -106,15 +106,24 @@ func (r *Resolver) begin(ecosystem string) (b *builder, complete bool) {
 	b = &builder{ecosystem: ecosystem}
 	var roles []string
 	for _, text := range r.opts.Operator[b.ecosystem] {
-		role, address, ok := strings.Cut(text, "=")
-		if !ok || strings.Contains(role, "/") {
-			role, address = "", text
+		role, address := splitEntry(text)
+		if role == "" && ecosystem == "python" {
+			address, _ = splitIndex(address)
 		}
 		b.add(role, setting{address, "operator configuration"})
 		roles = append(roles, role)
 	}
 	b.operator = roles
 	return b, slices.Contains(roles, "") || b.err != nil
+}
+
+// splitEntry reads an operator's entry; the default index has no role.
+func splitEntry(text string) (role, address string) {
+	role, address, ok := strings.Cut(text, "=")
+	if !ok || strings.Contains(role, "/") {
+		return "", text
+	}
+	return role, address
 }
 
 // clientVar returns a variable of the client when operator configuration lets those count.

@@ -18,7 +18,10 @@ type pipSettings struct {
 func (r *Resolver) python() (*answer, error) {
 	b, complete := r.begin("python")
 	if complete {
-		pipEnv(b, b.first()+"/simple/", nil)
+		if base, files, err := r.pipDefault(); err == nil && b.first() == base.value {
+			b.add("files", files)
+		}
+		pipEnv(b, b.first()+operatorPage(r.opts.Operator["python"])+"/", nil)
 		return b.done()
 	}
 	s, err := r.pipFiles()
@@ -34,11 +37,39 @@ func (r *Resolver) python() (*answer, error) {
 	}
 	var extra []string
 	for _, e := range s.extra {
-		b.add("", setting{baseOfIndex(e.value), e.source})
+		base, _ := splitIndex(e.value)
+		b.add("", setting{base, e.source})
 		extra = append(extra, withoutUserinfo(e.value))
 	}
 	pipEnv(b, index, extra)
 	return b.done()
+}
+
+// pages are the paths of the simple interface below an index: the usual one, and
+// that of devpi.
+var pages = []string{"/simple", "/+simple"}
+
+// splitIndex takes the page off an index: packages lie beside it. An index that
+// is written without its page has the usual one.
+func splitIndex(index string) (base, page string) {
+	index = strings.TrimRight(index, "/")
+	for _, page := range pages {
+		if base, ok := strings.CutSuffix(index, page); ok {
+			return base, page
+		}
+	}
+	return index, pages[0]
+}
+
+// operatorPage is the page of the operator's default index.
+func operatorPage(entries []string) string {
+	for _, entry := range entries {
+		if role, address := splitEntry(entry); role == "" {
+			_, page := splitIndex(address)
+			return page
+		}
+	}
+	return pages[0]
 }
 
 // addIndex adds the index and, for pip's own default, its file host; it returns
@@ -52,7 +83,8 @@ func (r *Resolver) addIndex(b *builder, index setting) (string, error) {
 		}
 		index = setting{base.value + "/simple/", base.source}
 	}
-	b.add("", setting{baseOfIndex(index.value), index.source})
+	own, _ := splitIndex(index.value)
+	b.add("", setting{own, index.source})
 	if b.err == nil && err == nil && b.first() == base.value {
 		b.add("files", files)
 	}
@@ -66,17 +98,6 @@ func pipEnv(b *builder, index string, extra []string) {
 		b.setenv("PIP_EXTRA_INDEX_URL", strings.Join(extra, " "))
 		b.setenv("UV_INDEX", strings.Join(extra, " "))
 	}
-}
-
-// baseOfIndex cuts the page of the simple interface off: packages lie beside it.
-func baseOfIndex(index string) string {
-	index = strings.TrimRight(index, "/")
-	for _, page := range []string{"/simple", "/+simple"} {
-		if base, ok := strings.CutSuffix(index, page); ok {
-			return base
-		}
-	}
-	return index
 }
 
 // pipFiles joins pip's files, the weightiest first.

@@ -229,7 +229,19 @@ func TestOperatorWins(t *testing.T) {
 	if diff := cmp.Diff([]string{"PIP_INDEX_URL=https://mirror.test/pypi/simple/", "UV_DEFAULT_INDEX=https://mirror.test/pypi/simple/"}, w.env(t, "python")); diff != "" {
 		t.Error(diff)
 	}
+	for entry, index := range map[string]string{
+		"https://mirror.test/pypi/simple": "https://mirror.test/pypi/simple/", "https://mirror.test/pypi/simple/": "https://mirror.test/pypi/simple/",
+		"https://mirror.test/pypi/+simple/": "https://mirror.test/pypi/+simple/", "https://mirror.test/pypi/": "https://mirror.test/pypi/simple/",
+	} {
+		w.opts.Operator["python"] = []string{"files=https://files.test/simple", entry}
+		w.want(t, "python", "https://mirror.test/pypi"+source, "files https://files.test/simple"+source)
+		if diff := cmp.Diff([]string{"PIP_INDEX_URL=" + index, "UV_DEFAULT_INDEX=" + index}, w.env(t, "python")); diff != "" {
+			t.Errorf("%s: %s", entry, diff)
+		}
+	}
 	w.write(t, pipIndex, "PyPI = PackageIndex(\"https://index.test/\", file_storage_domain=\"files.test\")")
+	w.opts.Operator["python"] = []string{"https://index.test/simple"}
+	w.want(t, "python", "https://index.test"+source, "files https://files.test (pip's built-in default in /"+pipIndex+")")
 	w.opts.Operator["python"] = []string{"files=https://mirror.test/files"}
 	w.want(t, "python", "https://index.test (pip's built-in default in /"+pipIndex+")", "files https://mirror.test/files"+source)
 	w.opts.Operator["npm"] = []string{"@a=https://mirror.test/a"}

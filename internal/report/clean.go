@@ -30,9 +30,18 @@ func Clean(r event.Request) event.Request {
 	r.Rule = Text(r.Rule, MaxText)
 	r.Reason = Text(r.Reason, MaxText)
 	r.Process = Text(r.Process, MaxHost)
-	r.RedirectedFrom = Part(withoutQuery(r.RedirectedFrom), MaxText)
+	r.RedirectedFrom = cleanRedirect(r.RedirectedFrom)
 	r.Authorities = cleanList(r.Authorities)
 	return r
+}
+
+// cleanRedirect cleans a method and a URL.
+func cleanRedirect(from string) string {
+	method, target, found := strings.Cut(from, " ")
+	if !found {
+		return Part(withoutQuery(from), MaxText)
+	}
+	return Part(method, MaxMethod) + " " + Part(withoutQuery(target), MaxText-MaxMethod-1)
 }
 
 func cleanList(in []string) []string {

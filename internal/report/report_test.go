@@ -108,13 +108,13 @@ func TestCase65_HostileTextIsNeutralised(t *testing.T) {
 	in := event.Request{
 		Verdict: "deny", Host: "EVIL\x1b[31m.test.", Method: "GET\nfake", Path: "/a\x00\u202eb?token=1",
 		Code: "x", Reason: "said \"hi\"\r\n\x1b]0;t\x07 \u2028 \U0001f600 \xff", Process: "sh\x9b",
-		Protocol: "https", RedirectedFrom: "https://a.test/b?secret=1", Authorities: []string{"a\tb"},
+		Protocol: "https", RedirectedFrom: "GET\n https://a.test/b c?secret=1", Authorities: []string{"a\tb"},
 	}
 	got := Clean(in)
 	want := event.Request{
 		Verdict: "deny", Host: "evil%1b[31m.test", Method: "GET%0Afake", Path: "/a%00%E2%80%AEb",
 		Code: "x", Reason: `said "hi"\x0d\x0a\x1b]0;t\x07 \u2028 \U0001f600 \xff`, Process: `sh\x9b`,
-		Protocol: "https", RedirectedFrom: "https://a.test/b", Authorities: []string{"a%09b"},
+		Protocol: "https", RedirectedFrom: "GET%0A https://a.test/b%20c", Authorities: []string{"a%09b"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("cleaned (-want +got):\n%s", diff)
