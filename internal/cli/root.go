@@ -28,6 +28,8 @@ func newRootCommand(e *environment, args []string) *cobra.Command {
 		newExplainCommand(e),
 		newConfigCommand(e),
 		newDoctorCommand(e),
+		newCanaryCommand(e),
+		newCanaryProbeCommand(e),
 		newVersionCommand(e),
 	)
 	return root

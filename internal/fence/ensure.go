@@ -56,7 +56,7 @@ func (f *fence) ensure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.network = newNetwork(f.id, f.run, ca, probes, proxy.Config{Credentials: f.proxyCredentials(), Position: f.o.Position})
+	f.network = newNetwork(f.o, f.id, f.run, ca, probes, proxy.Config{Credentials: f.proxyCredentials(), Position: f.o.Position})
 	files, err := f.trust(ca.CertificatePEM())
 	if err != nil {
 		return err
@@ -76,7 +76,10 @@ func (f *fence) trust(runCA []byte) (map[string][]byte, error) {
 		return value
 	}
 	extras := trust.FindExtras(getenv, f.writableInside)
-	if f.derived.Grant.Policy() != nil || f.o.Position != proxy.Enforce {
+	switch {
+	case f.o.StandIn != nil:
+		f.roots = func() (*x509.CertPool, error) { return f.o.StandIn.Roots, nil }
+	case f.derived.Grant.Policy() != nil || f.o.Position != proxy.Enforce:
 		pool := trust.UpstreamPool(host, extras)
 		f.roots = async(func() (*x509.CertPool, error) { return pool(), nil })
 	}

@@ -41,21 +41,23 @@ type network struct {
 	log       recorder
 	run       string
 	position  proxy.Position
+	observe   func(event.Request)
 	lost      atomic.Int64
 	servers   sync.WaitGroup
 }
 
 // newNetwork makes the servers, at the floor. cfg has the credentials and the
 // position of the run.
-func newNetwork(run string, log recorder, authority *pki.Authority, p *probes, cfg proxy.Config) *network {
+func newNetwork(o Options, run string, log recorder, authority *pki.Authority, p *probes, cfg proxy.Config) *network {
 	n := &network{
-		authority: authority, probes: p, log: log, run: run, position: cfg.Position,
+		authority: authority, probes: p, log: log, run: run, position: cfg.Position, observe: o.OnRequest,
 		tls: &tls.Config{MinVersion: tls.VersionTLS12},
 	}
-	n.dialer = upstream.New(upstream.Options{Proxy: upstream.ProxyFromEnvironment()})
+	dialer, way := routes(o.StandIn)
+	n.dialer = dialer
 	n.resolver = resolver.New(resolver.Config{Overflow: n.overflow})
 	cfg.Run, cfg.Recorder, cfg.Certificate = run, n, authority.Leaf
-	cfg.NameOf, cfg.Vet, cfg.Dial, cfg.UpstreamTLS = n.nameOf, n.dialer.Vet, n.dialer.Dial, n.tls
+	cfg.NameOf, cfg.Vet, cfg.Dial, cfg.UpstreamTLS = n.nameOf, way.Vet, way.Dial, n.tls
 	n.proxy = proxy.New(cfg)
 	return n
 }
@@ -75,7 +77,11 @@ func (n *network) Record(r event.Request) error {
 	if n.probes.seen(r) {
 		return nil
 	}
-	return n.log.Record(r)
+	if err := n.log.Record(r); err != nil {
+		return err
+	}
+	n.observed(r)
+	return nil
 }
 
 // Complete passes on what became of a request.

@@ -54,6 +54,10 @@ type Options struct {
 	// OnSecrets is given what masks the run's secrets, before anything runs: whatever
 	// the caller prints of the run goes through it.
 	OnSecrets func(*secret.Redactor)
+	// OnRequest is told each request once it stands in the run's record.
+	OnRequest func(event.Request)
+	// StandIn stands in for the world, in a canary's run.
+	StandIn *StandIn
 	// Busy is told when the command has the terminal to itself, and when it has not.
 	Busy func(bool)
 }

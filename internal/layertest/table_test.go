@@ -35,6 +35,7 @@ var table = map[string]place{
 	"grant":   {value, []string{"class", "egress"}},
 	"profile": {value, []string{"class", "egress", "grant", "sbx"}},
 	"report":  {value, []string{"egress", "event", "grant"}},
+	"verdict": {value, nil},
 
 	"artifact":      {adapter, []string{"egress", "event", "report", "secret"}},
 	"config":        {adapter, []string{"class", "egress", "profile", "secret"}},
@@ -43,7 +44,9 @@ var table = map[string]place{
 	"host":          {adapter, nil},
 	"meter":         {adapter, []string{"egress", "event", "secret"}},
 	"netns":         {adapter, nil},
+	"origin":        {adapter, nil},
 	"pki":           {adapter, nil},
+	"prober":        {adapter, nil},
 	"proxy":         {adapter, []string{"egress", "event", "secret"}},
 	"registry":      {adapter, []string{"egress", "grant"}},
 	"resolver":      {adapter, []string{"egress", "event"}},
@@ -118,9 +121,9 @@ var impure = []string{
 
 // below lists every package of the table under a storey.
 func below(l layer) []string {
-	lower := []string{"sbx", "class", "egress", "event", "secret", "ticket", "floor", "grant", "profile", "report"}
+	lower := []string{"sbx", "class", "egress", "event", "secret", "ticket", "floor", "grant", "profile", "report", "verdict"}
 	if l > adapter {
-		lower = append(lower, "artifact", "config", "credential", "handshake", "host", "meter", "netns", "pki", "proxy",
+		lower = append(lower, "artifact", "config", "credential", "handshake", "host", "meter", "netns", "origin", "pki", "prober", "proxy",
 			"registry", "resolver", "sandbox", "sandbox/stage", "sshsig", "stdio", "store", "term", "trust", "upstream")
 	}
 	if l > story {

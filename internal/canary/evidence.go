@@ -1,0 +1,120 @@
+package canary
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/fractalboxdev/sbx/internal/egress"
+	"github.com/fractalboxdev/sbx/internal/prober"
+	"github.com/fractalboxdev/sbx/internal/verdict"
+)
+
+// synthetic is where the sandbox's resolver takes its addresses from.
+var synthetic = netip.MustParsePrefix("198.18.0.0/15")
+
+// evidence puts what the probe was told beside what was recorded and seen outside.
+func (w *world) evidence(r prober.Report) verdict.Evidence {
+	e := verdict.Evidence{
+		Granted: w.leg(r.Granted, ""), Refused: w.leg(r.Refused, egress.CodePath), Guarded: w.leg(r.Guarded, egress.CodeAddressRefused),
+		Left: w.left(r), Walls: walls(r), Missing: missing(r),
+	}
+	for _, a := range r.Unlisted {
+		e.Unlisted = append(e.Unlisted, w.leg(a, egress.CodeHostNotGranted))
+	}
+	return e
+}
+
+// leg of an answer; code is the refusal that the record must have, "" for a granted request.
+func (w *world) leg(a prober.Answer, code egress.Code) verdict.Leg {
+	return verdict.Leg{
+		Name: a.Name, TLS: a.TLS, Verified: a.Verified, Status: a.Status, Error: a.Error,
+		Recorded: code != "" && w.refusal(a, code),
+	}
+}
+
+// left says what got out beside the proxy.
+func (w *world) left(r prober.Report) []string {
+	out := []string{}
+	for _, s := range w.origin.Seen() {
+		granted := s.Via == "https" && s.Text == r.Granted.Path
+		if strings.Contains(s.Text, w.nonce) && !granted {
+			out = append(out, fmt.Sprintf("the origin on the host was reached over %s: %s", s.Via, s.Text))
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, name := range w.asked {
+		if strings.HasSuffix(name, namesBelow) || name == unlistedHost {
+			out = append(out, "the host was asked for the name "+name)
+		}
+	}
+	for _, t := range r.Names {
+		if foreign := notSynthetic(t.Said); foreign != "" {
+			out = append(out, fmt.Sprintf("a name was answered with %s by %s: not by the sandbox's resolver", foreign, t.Target))
+		}
+	}
+	return out
+}
+
+func notSynthetic(said string) string {
+	for _, text := range strings.Fields(said) {
+		if a, err := netip.ParseAddr(text); err != nil || !synthetic.Contains(a.Unmap()) {
+			return text
+		}
+	}
+	return ""
+}
+
+// walls says which walls of the sandbox are missing, as far as a plain canary looks.
+func walls(r prober.Report) []string {
+	out := []string{}
+	for _, name := range r.Interfaces {
+		if name != "lo" {
+			out = append(out, "the sandbox has a network device beside the loopback: "+name)
+		}
+	}
+	for field, want := range map[string]string{"Seccomp": "2", "NoNewPrivs": "1"} {
+		if r.Status[field] != want {
+			out = append(out, fmt.Sprintf("%s of the command is %q, not %s", field, r.Status[field], want))
+		}
+	}
+	for _, field := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+		if strings.Trim(r.Status[field], "0") != "" || r.Status[field] == "" {
+			out = append(out, fmt.Sprintf("%s of the command is %q, not empty", field, r.Status[field]))
+		}
+	}
+	for _, c := range r.Calls {
+		if c.Error != c.Said {
+			out = append(out, fmt.Sprintf("the kernel answered %s with %s, not %s: the seccomp filter is not what it should be", c.What, orSuccess(c.Error), c.Said))
+		}
+	}
+	return out
+}
+
+func orSuccess(err string) string {
+	if err == "" {
+		return "success"
+	}
+	return err
+}
+
+// missing says which probes were not answered as a floor answers them although
+// nothing got out.
+func missing(r prober.Report) []string {
+	out := []string{}
+	for _, t := range r.Names {
+		if t.Said == "" {
+			out = append(out, fmt.Sprintf("no address for a name from %s: %s", t.Target, t.Error))
+		}
+	}
+	for _, t := range r.Datagrams {
+		if a, err := netip.ParseAddrPort(t.Target); err == nil && !a.Addr().IsLoopback() && t.Error != "EPERM" {
+			out = append(out, fmt.Sprintf("a datagram to %s was answered with %s, not EPERM", t.Target, orSuccess(t.Error)))
+		}
+	}
+	if len(r.Names) == 0 || len(r.Datagrams) == 0 || len(r.Bare) == 0 {
+		out = append(out, "the probe did not try names, datagrams or bare connections")
+	}
+	return out
+}

@@ -1,0 +1,149 @@
+package canary
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/fractalboxdev/sbx/internal/egress"
+	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/fence"
+	"github.com/fractalboxdev/sbx/internal/grant"
+	"github.com/fractalboxdev/sbx/internal/netns"
+	"github.com/fractalboxdev/sbx/internal/origin"
+	"github.com/fractalboxdev/sbx/internal/prober"
+	"github.com/fractalboxdev/sbx/internal/profile"
+)
+
+// The canary's hosts. All lie at the origin, under a name that exists nowhere else
+// (RFC 6761, section 6.4).
+const (
+	unlistedHost = "unlisted.canary.test"
+	grantedHost  = "granted.canary.test"
+	guardedHost  = "guarded.canary.test" // granted, but not exempt from the address guard
+	namesBelow   = ".names.canary.test"
+)
+
+// allowed is the first segment of the paths that the grant allows.
+const allowed = "allowed"
+
+// profileText is the canary's grant; %d is the origin's own port.
+const profileText = `
+[profiles.canary]
+version = 1
+summary = "What the canary may reach"
+
+[[profiles.canary.rules]]
+id = "granted"
+host = "granted.canary.test"
+methods = ["GET"]
+path = "/allowed/*"
+allow = ["GET /allowed/x"]
+deny = ["GET /refused/x", "POST /allowed/x"]
+
+[[profiles.canary.rules]]
+id = "guarded"
+host = "guarded.canary.test"
+ports = [%d]
+methods = ["GET"]
+path = "/allowed/*"
+allow = ["GET /allowed/x"]
+deny = ["GET /refused/x"]
+`
+
+// world is the outside of one canary: its origin, and what was recorded on the way.
+type world struct {
+	nonce  string
+	origin *origin.Origin
+
+	mu      sync.Mutex
+	records []event.Request
+	asked   []string // names that somebody wanted resolved outside
+}
+
+func openWorld() (*world, error) {
+	nonce, err := newNonce()
+	if err != nil {
+		return nil, err
+	}
+	o, err := origin.Start([]string{unlistedHost, grantedHost, guardedHost})
+	if err != nil {
+		return nil, err
+	}
+	return &world{nonce: nonce, origin: o}, nil
+}
+
+func (w *world) close() { _ = w.origin.Close() }
+
+// grant parses the canary's profile as any other.
+func (w *world) grant() (grant.Grant, error) {
+	set, err := profile.Parse(fmt.Sprintf(profileText, w.origin.TLS().Port()), "canary profile")
+	if err != nil {
+		return grant.Grant{}, fmt.Errorf("making the canary's grant: %w", err)
+	}
+	return set.Resolve([]string{"canary"}, nil, nil)
+}
+
+func (w *world) plan() prober.Plan {
+	return prober.Plan{
+		Nonce: w.nonce, Allowed: allowed,
+		Proxy:    "http://" + net.JoinHostPort(netns.AddressV4.String(), strconv.Itoa(netns.ProxyPort)),
+		Unlisted: "https://" + unlistedHost, Granted: "https://" + grantedHost,
+		Guarded: "https://" + net.JoinHostPort(guardedHost, strconv.Itoa(int(w.origin.TLS().Port()))),
+		Bare:    w.origin.Bare(), UDP: w.origin.UDP(),
+		// Documentation addresses (RFC 5737, RFC 3849): nothing serves there.
+		Servers: []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")},
+	}
+}
+
+// standIn is the world as the proxy finds it: every name lies at the origin, and
+// those of the unlisted and the granted host may be dialled although it is the
+// host's own address.
+func (w *world) standIn() *fence.StandIn {
+	return &fence.StandIn{Lookup: w.lookup, Dial: w.dial, Knows: exempt, Roots: w.origin.Roots()}
+}
+
+func exempt(host egress.Host) bool {
+	return host.String() == unlistedHost || host.String() == grantedHost
+}
+
+func (w *world) lookup(_ context.Context, name string) ([]netip.Addr, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked = append(w.asked, name)
+	return []netip.Addr{w.origin.TLS().Addr()}, nil
+}
+
+func (w *world) dial(ctx context.Context, host egress.Host, port uint16) (net.Conn, bool, error) {
+	if !exempt(host) {
+		return nil, false, nil
+	}
+	target := w.origin.Plain()
+	if port == 443 {
+		target = w.origin.TLS()
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", target.String())
+	return c, true, err
+}
+
+func (w *world) recorded(r event.Request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.records = append(w.records, r)
+}
+
+// refusal returns the record of a refused request, told by its path, which has the nonce.
+func (w *world) refusal(a prober.Answer, code egress.Code) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.records {
+		if r.Path == a.Path && strings.Contains(a.Path, w.nonce) && r.Verdict == "deny" && r.Code == string(code) {
+			return true
+		}
+	}
+	return false
+}

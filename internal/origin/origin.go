@@ -1,0 +1,233 @@
+// Package origin is the canary's own stand-in for the internet: servers on the
+// host that would answer if egress were open, and that remember who reached them.
+package origin
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Sighting is something that reached the origin.
+type Sighting struct {
+	Via  string // http, https, tcp, udp
+	Text string // path of a request, else the first bytes, at most 256
+}
+
+// maxSeen bounds what is read of anybody: the origin listens on the host.
+const maxSeen = 256
+
+// Origin serves until Close.
+type Origin struct {
+	roots *x509.CertPool
+	http  *http.Server
+	plain net.Listener
+	tls   net.Listener
+	bare  []net.Listener   // TCP without HTTP
+	udp   []net.PacketConn // datagrams
+	serve sync.WaitGroup
+
+	mu   sync.Mutex
+	seen []Sighting
+}
+
+// Start listens for HTTP and HTTPS on the loopback, and for bare connections and
+// datagrams there and on one address of the host of either family, so that a way out
+// that does not lead through the loopback would be seen as well. names are those of
+// its certificate.
+func Start(names []string) (*Origin, error) {
+	certificate, roots, err := newCertificate(names)
+	if err != nil {
+		return nil, err
+	}
+	o := &Origin{roots: roots}
+	if err := o.listen(certificate); err != nil {
+		return nil, errors.Join(err, o.Close())
+	}
+	return o, nil
+}
+
+func (o *Origin) listen(certificate tls.Certificate) (err error) {
+	if o.plain, err = listenTCP("127.0.0.1"); err != nil {
+		return err
+	}
+	inner, err := listenTCP("127.0.0.1")
+	if err != nil {
+		return err
+	}
+	o.tls = tls.NewListener(inner, &tls.Config{
+		Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12,
+	})
+	o.http = &http.Server{Handler: o, ReadHeaderTimeout: 5 * time.Second}
+	for _, l := range []net.Listener{o.plain, o.tls} {
+		o.serve.Go(func() { _ = o.http.Serve(l) })
+	}
+	for _, address := range append([]string{"127.0.0.1", "::1"}, hostAddresses()...) {
+		o.listenBare(address)
+	}
+	if len(o.bare) == 0 || len(o.udp) == 0 {
+		return errors.New("starting the canary's origin: the host has no loopback address to listen on")
+	}
+	return nil
+}
+
+// listenBare takes an address if the host has it: IPv6 may be switched off.
+func (o *Origin) listenBare(address string) {
+	if l, err := listenTCP(address); err == nil {
+		o.bare = append(o.bare, l)
+		o.serve.Go(func() { o.acceptBare(l) })
+	}
+	c, err := (&net.ListenConfig{}).ListenPacket(context.Background(), "udp", net.JoinHostPort(address, "0"))
+	if err == nil {
+		o.udp = append(o.udp, c)
+		o.serve.Go(func() { o.readDatagrams(c) })
+	}
+}
+
+func listenTCP(address string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		return nil, fmt.Errorf("starting the canary's origin on %s: %w", address, err)
+	}
+	return l, nil
+}
+
+// hostAddresses is the first global address of either family.
+func hostAddresses() []string {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil // the loopback is there all the same
+	}
+	var out []string
+	var have [2]bool
+	for _, a := range all {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil || !p.Addr().IsGlobalUnicast() {
+			continue
+		}
+		family := 0
+		if p.Addr().Is6() {
+			family = 1
+		}
+		if !have[family] {
+			have[family] = true
+			out = append(out, p.Addr().String())
+		}
+	}
+	return out
+}
+
+// Roots are what the origin's certificate is to be checked against.
+func (o *Origin) Roots() *x509.CertPool { return o.roots }
+
+// Plain is the address of HTTP.
+func (o *Origin) Plain() netip.AddrPort { return addrPort(o.plain.Addr()) }
+
+// TLS is the address of HTTPS.
+func (o *Origin) TLS() netip.AddrPort { return addrPort(o.tls.Addr()) }
+
+// Bare are the addresses that take any connection.
+func (o *Origin) Bare() []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, l := range o.bare {
+		out = append(out, addrPort(l.Addr()))
+	}
+	return out
+}
+
+// UDP are the addresses that take any datagram.
+func (o *Origin) UDP() []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, c := range o.udp {
+		out = append(out, addrPort(c.LocalAddr()))
+	}
+	return out
+}
+
+func addrPort(a net.Addr) netip.AddrPort {
+	p, _ := netip.ParseAddrPort(a.String()) // of our own listener
+	return p
+}
+
+// Seen is everything that reached the origin so far.
+func (o *Origin) Seen() []Sighting {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return append([]Sighting(nil), o.seen...)
+}
+
+func (o *Origin) note(via, text string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.seen) < 10_000 {
+		o.seen = append(o.seen, Sighting{via, text[:min(len(text), maxSeen)]})
+	}
+}
+
+// ServeHTTP answers everything with 200.
+func (o *Origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	via := "http"
+	if r.TLS != nil {
+		via = "https"
+	}
+	o.note(via, r.URL.Path)
+	_, _ = io.WriteString(w, "the canary's origin\n")
+}
+
+func (o *Origin) acceptBare(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		o.serve.Go(func() {
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+			line, _ := bufio.NewReader(io.LimitReader(c, maxSeen)).ReadString('\n')
+			o.note("tcp", strings.TrimSpace(line))
+			_, _ = io.WriteString(c, "the canary's origin\n")
+		})
+	}
+}
+
+func (o *Origin) readDatagrams(c net.PacketConn) {
+	b := make([]byte, maxSeen)
+	for {
+		n, _, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		o.note("udp", string(b[:n]))
+	}
+}
+
+// Close ends all servers and waits for them.
+func (o *Origin) Close() error {
+	var errs []error
+	if o.http != nil {
+		errs = append(errs, o.http.Close())
+	}
+	for _, l := range []net.Listener{o.plain, o.tls} {
+		if l != nil {
+			_ = l.Close() // the server has closed what it served
+		}
+	}
+	for _, l := range o.bare {
+		errs = append(errs, l.Close())
+	}
+	for _, c := range o.udp {
+		errs = append(errs, c.Close())
+	}
+	o.serve.Wait()
+	return errors.Join(errs...)
+}
