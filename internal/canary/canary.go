@@ -42,7 +42,7 @@ type Result struct {
 // go, and in which directory. Argv, grant, streams and stand-in are the canary's own.
 // The error is one of the canary's own making; a refusal of the fence is a verdict.
 func Run(ctx context.Context, o fence.Options) (Result, error) {
-	w, err := openWorld()
+	w, err := openWorld(ctx)
 	if err != nil {
 		return Result{}, err
 	}
@@ -157,4 +157,3 @@ func newNonce() (string, error) {
 	}
 	return hex.EncodeToString(b[:]), nil
 }
-

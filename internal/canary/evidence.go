@@ -58,7 +58,7 @@ func (w *world) left(r prober.Report) []string {
 }
 
 func notSynthetic(said string) string {
-	for _, text := range strings.Fields(said) {
+	for text := range strings.FieldsSeq(said) {
 		if a, err := netip.ParseAddr(text); err != nil || !synthetic.Contains(a.Unmap()) {
 			return text
 		}

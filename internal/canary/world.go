@@ -65,12 +65,12 @@ type world struct {
 	asked   []string // names that somebody wanted resolved outside
 }
 
-func openWorld() (*world, error) {
+func openWorld(ctx context.Context) (*world, error) {
 	nonce, err := newNonce()
 	if err != nil {
 		return nil, err
 	}
-	o, err := origin.Start([]string{unlistedHost, grantedHost, guardedHost})
+	o, err := origin.Start(ctx, []string{unlistedHost, grantedHost, guardedHost})
 	if err != nil {
 		return nil, err
 	}

@@ -34,6 +34,7 @@ func newCanaryCommand(e *environment) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.dir, "directory", "C", "", "make the sandbox around this `directory` (default: an empty one)")
+	f.BoolVar(&o.fresh, "fresh", false, "probe again, also where a fresh verdict is known")
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }
@@ -49,8 +50,9 @@ func newCanaryProbeCommand(e *environment) *cobra.Command {
 }
 
 type canaryOptions struct {
-	dir  string
-	json bool
+	dir   string
+	fresh bool
+	json  bool
 }
 
 func (o *canaryOptions) run(ctx context.Context, e *environment) error {

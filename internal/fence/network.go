@@ -54,7 +54,7 @@ func newNetwork(o Options, run string, log recorder, authority *pki.Authority, p
 		tls: &tls.Config{MinVersion: tls.VersionTLS12},
 	}
 	dialer, way := routes(o.StandIn)
-	n.dialer = dialer
+	n.dialer, way, cfg = dialer, brokenRoute(way), brokenProxy(cfg)
 	n.resolver = resolver.New(resolver.Config{Overflow: n.overflow})
 	cfg.Run, cfg.Recorder, cfg.Certificate = run, n, authority.Leaf
 	cfg.NameOf, cfg.Vet, cfg.Dial, cfg.UpstreamTLS = n.nameOf, way.Vet, way.Dial, n.tls
@@ -127,6 +127,9 @@ func (n *network) serveStream(f *os.File, serve func(net.Listener) error) error 
 
 func (n *network) serveDatagrams(f *os.File) error {
 	defer f.Close()
+	if n.brokenNames(f) {
+		return nil
+	}
 	c, err := net.FilePacketConn(f)
 	if err != nil {
 		return fmt.Errorf("serving %s: %w", f.Name(), err)

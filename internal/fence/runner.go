@@ -149,7 +149,7 @@ func (r *runner) makeRest(network func() (struct{}, error)) (filter []byte, err 
 	if filter, err = sandbox.Filter(); err != nil {
 		return nil, &step{"seccomp", err}
 	}
-	return filter, r.placeFiles()
+	return brokenFilter(filter), r.placeFiles()
 }
 
 // openNetwork brings the namespace to the floor and hands the listeners up.
@@ -159,7 +159,10 @@ func (r *runner) openNetwork() (struct{}, error) {
 		return struct{}{}, err
 	}
 	defer files.Close()
-	return struct{}{}, r.conn.Send(msgListeners, nil, files.All()...)
+	if err := brokenDevices(); err != nil {
+		return struct{}{}, err
+	}
+	return struct{}{}, r.conn.Send(msgListeners, nil, brokenListeners(files.All())...)
 }
 
 // prepare makes what every sandbox has, while the specification is on its way.

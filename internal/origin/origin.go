@@ -45,23 +45,23 @@ type Origin struct {
 // datagrams there and on one address of the host of either family, so that a way out
 // that does not lead through the loopback would be seen as well. names are those of
 // its certificate.
-func Start(names []string) (*Origin, error) {
+func Start(ctx context.Context, names []string) (*Origin, error) {
 	certificate, roots, err := newCertificate(names)
 	if err != nil {
 		return nil, err
 	}
 	o := &Origin{roots: roots}
-	if err := o.listen(certificate); err != nil {
+	if err := o.listen(ctx, certificate); err != nil {
 		return nil, errors.Join(err, o.Close())
 	}
 	return o, nil
 }
 
-func (o *Origin) listen(certificate tls.Certificate) (err error) {
-	if o.plain, err = listenTCP("127.0.0.1"); err != nil {
+func (o *Origin) listen(ctx context.Context, certificate tls.Certificate) (err error) {
+	if o.plain, err = listenTCP(ctx, "127.0.0.1"); err != nil {
 		return err
 	}
-	inner, err := listenTCP("127.0.0.1")
+	inner, err := listenTCP(ctx, "127.0.0.1")
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (o *Origin) listen(certificate tls.Certificate) (err error) {
 		o.serve.Go(func() { _ = o.http.Serve(l) })
 	}
 	for _, address := range append([]string{"127.0.0.1", "::1"}, hostAddresses()...) {
-		o.listenBare(address)
+		o.listenBare(ctx, address)
 	}
 	if len(o.bare) == 0 || len(o.udp) == 0 {
 		return errors.New("starting the canary's origin: the host has no loopback address to listen on")
@@ -82,20 +82,20 @@ func (o *Origin) listen(certificate tls.Certificate) (err error) {
 }
 
 // listenBare takes an address if the host has it: IPv6 may be switched off.
-func (o *Origin) listenBare(address string) {
-	if l, err := listenTCP(address); err == nil {
+func (o *Origin) listenBare(ctx context.Context, address string) {
+	if l, err := listenTCP(ctx, address); err == nil {
 		o.bare = append(o.bare, l)
 		o.serve.Go(func() { o.acceptBare(l) })
 	}
-	c, err := (&net.ListenConfig{}).ListenPacket(context.Background(), "udp", net.JoinHostPort(address, "0"))
+	c, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", net.JoinHostPort(address, "0"))
 	if err == nil {
 		o.udp = append(o.udp, c)
 		o.serve.Go(func() { o.readDatagrams(c) })
 	}
 }
 
-func listenTCP(address string) (net.Listener, error) {
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(address, "0"))
+func listenTCP(ctx context.Context, address string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		return nil, fmt.Errorf("starting the canary's origin on %s: %w", address, err)
 	}

@@ -21,25 +21,42 @@ func Binary(t testing.TB) string {
 	return path
 }
 
-var builtBinary = sync.OnceValues(func() (string, error) {
+// BrokenBinary is Binary for the build whose walls SBX_BREAK takes away, for
+// tests of the canary (internal/fence, tag sbxbreak).
+func BrokenBinary(t testing.TB) string {
+	t.Helper()
+	path, err := brokenBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+var (
+	builtBinary  = sync.OnceValues(func() (string, error) { return build("sbx") })
+	brokenBinary = sync.OnceValues(func() (string, error) { return build("sbx-broken", "--broken") })
+)
+
+// build makes bin/NAME and returns the path of its copy.
+func build(name string, flags ...string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
-	build := exec.CommandContext(context.Background(), filepath.Join(root, ".ci/build"))
+	build := exec.CommandContext(context.Background(), filepath.Join(root, ".ci/build"), flags...)
 	build.Dir = root
 	if output, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building sbx: %w\n%s", err, output)
+		return "", fmt.Errorf("building %s: %w\n%s", name, err, output)
 	}
-	place := labRoot + "/bin/sbx"
+	place := labRoot + "/bin/" + name
 	if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
 		return "", fmt.Errorf("placing the binary: %w", err)
 	}
-	if err := copyFile(filepath.Join(root, "bin/sbx"), place, 0o755); err != nil {
+	if err := copyFile(filepath.Join(root, "bin", name), place, 0o755); err != nil {
 		return "", fmt.Errorf("placing the binary: %w", err)
 	}
 	return place, nil
-})
+}
 
 // Root is the top of the source tree that the test runs in.
 func Root() (string, error) {

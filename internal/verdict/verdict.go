@@ -59,6 +59,7 @@ func (r Record) Fresh(deployment string, now time.Time) bool {
 		return age < decidedFor
 	case Inconclusive:
 		return age < inconclusiveFor
+	case Deferred:
 	}
 	return false
 }
