@@ -44,7 +44,8 @@ func brokenDevices() error {
 	for _, args := range [][]string{
 		{"link", "add", "leak0", "type", "veth", "peer", "name", "leak1"},
 		{"addr", "add", "10.99.0.1/24", "dev", "leak0"},
-		{"link", "set", "leak0", "up"}, {"link", "set", "leak1", "up"},
+		{"link", "set", "leak0", "up"},
+		{"link", "set", "leak1", "up"},
 		{"route", "add", "default", "via", "10.99.0.2"},
 	} {
 		if text, err := exec.Command("ip", args...).CombinedOutput(); err != nil { //nolint:gosec,noctx // a test's own
@@ -68,6 +69,7 @@ type openRoute struct{ route }
 func (r openRoute) Vet(context.Context, egress.Host, uint16, egress.AddressAllowance) error {
 	return nil
 }
+
 func (r openRoute) Dial(ctx context.Context, h egress.Host, port uint16, _ egress.AddressAllowance) (net.Conn, error) {
 	return r.route.Dial(ctx, h, port, egress.AllowInternal)
 }
