@@ -2,12 +2,16 @@ package verdict
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 )
 
-// StatusGate is the answer of the gate to a host outside the grant.
-const StatusGate = 520
+// The answers that the table knows: a granted request's, and those of the two places
+// where a request dies, the gate and the handler.
+const (
+	statusOK        = 200
+	statusForbidden = 403
+	statusGate      = 520
+)
 
 // Leg is one request from inside to a host of the canary.
 type Leg struct {
@@ -20,7 +24,7 @@ type Leg struct {
 }
 
 // opened reports whether somebody answered who should not have been reached.
-func (l Leg) opened() bool { return l.Status >= http.StatusOK && l.Status < http.StatusBadRequest }
+func (l Leg) opened() bool { return l.Status >= statusOK && l.Status < 400 }
 
 // Evidence is what one canary run saw.
 type Evidence struct {
@@ -72,11 +76,11 @@ func (e Evidence) unproven() string {
 		return why
 	}
 	switch {
-	case e.Granted.Status != http.StatusOK:
+	case e.Granted.Status != statusOK:
 		return fmt.Sprintf("the granted path did not answer 200 but %s: the grant is not what was asked for", e.Granted.said())
-	case e.Refused.Status != http.StatusForbidden || !e.Refused.Recorded:
+	case e.Refused.Status != statusForbidden || !e.Refused.Recorded:
 		return fmt.Sprintf("a path that no rule allows was not refused with a recorded 403 but answered with %s", e.Refused.said())
-	case e.Guarded.Status != http.StatusForbidden || !e.Guarded.Recorded:
+	case e.Guarded.Status != statusForbidden || !e.Guarded.Recorded:
 		return fmt.Sprintf("a granted name at an address of the host was not refused with a recorded 403 but answered with %s", e.Guarded.said())
 	case len(e.Missing) > 0:
 		return "a probe could not be made: " + strings.Join(e.Missing, "; ")
@@ -89,7 +93,7 @@ func (e Evidence) decisive() string {
 	var plain, unverified, unrecorded, answered bool
 	for _, l := range e.Unlisted {
 		answered = answered || l.Status != 0
-		refused := l.Status == StatusGate
+		refused := l.Status == statusGate
 		switch {
 		case refused && l.TLS && l.Verified:
 			if l.Recorded {
