@@ -54,7 +54,7 @@ var table = map[string]place{
 	"sandbox/stage": {adapter, nil},
 	"sshsig":        {adapter, nil},
 	"stdio":         {adapter, nil},
-	"store":         {adapter, []string{"event", "floor", "grant", "report", "secret"}},
+	"store":         {adapter, []string{"event", "floor", "grant", "report", "secret", "ticket"}},
 	"term":          {adapter, []string{"egress", "event", "grant", "report"}},
 	"trust":         {adapter, nil},
 	"upstream":      {adapter, []string{"egress"}},
