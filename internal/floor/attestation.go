@@ -57,10 +57,19 @@ func (a Attestation) fields() []field {
 		rules[i] = rule
 	}
 	all := []field{
-		{"approvedAt", a.ApprovedAt.UTC().Format(timeLayout)}, {"approvedBy", a.ApprovedBy}, {"audience", a.Audience},
-		{"commandSha256", a.CommandSHA256}, {"expiresAt", a.ExpiresAt.UTC().Format(timeLayout)}, {"grantDigest", a.GrantDigest},
-		{"nonce", a.Nonce}, {"ordinal", a.Ordinal}, {"position", a.Position}, {"rules", rules}, {"sandbox", a.Sandbox},
-		{"taskId", a.TaskID}, {"workdir", a.Workdir},
+		{"approvedAt", a.ApprovedAt.UTC().Format(timeLayout)},
+		{"approvedBy", a.ApprovedBy},
+		{"audience", a.Audience},
+		{"commandSha256", a.CommandSHA256},
+		{"expiresAt", a.ExpiresAt.UTC().Format(timeLayout)},
+		{"grantDigest", a.GrantDigest},
+		{"nonce", a.Nonce},
+		{"ordinal", a.Ordinal},
+		{"position", a.Position},
+		{"rules", rules},
+		{"sandbox", a.Sandbox},
+		{"taskId", a.TaskID},
+		{"workdir", a.Workdir},
 	}
 	return slices.DeleteFunc(all, func(f field) bool { return f.key == "position" && a.Position == "" })
 }

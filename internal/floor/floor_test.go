@@ -31,7 +31,8 @@ func TestEveryRuleMatchesEachOfItsSpellings(t *testing.T) {
 func TestVector31_WordsOfTwoStatementsAreNoCommand(t *testing.T) {
 	for _, command := range [][]string{
 		sh("git log && echo push"), sh("git log; push"), sh("git log | push"), sh("git log\npush"), sh("git log & push"),
-		{"git log && echo push"}, sh("(git log) push"),
+		{"git log && echo push"},
+		sh("(git log) push"),
 	} {
 		if got := Match(command); got != nil {
 			t.Errorf("%q matches %q", command, got)
@@ -140,7 +141,12 @@ func TestMatch(t *testing.T) {
 
 func TestNoMatch(t *testing.T) {
 	for _, command := range [][]string{
-		nil, {""}, {"git"}, {"push"}, argv("git pull"), argv("git status"), argv("git commit -m push"), {"git", "commit", "-m", "push later"},
+		nil,
+		{""},
+		{"git"},
+		{"push"},
+		argv("git pull"), argv("git status"), argv("git commit -m push"),
+		{"git", "commit", "-m", "push later"},
 		argv("git stash push"), argv("git log --grep push"), argv("git branch push"), argv("git checkout -b push"), argv("git remote set-url --push origin x"),
 		argv("git -p log push"), argv("git push-to-checkout"), argv("gitk push"), argv("legit push"), argv("digit/push git"),
 		argv("npm run publish"), argv("npm --silent run publish"), argv("npm --prefix x run publish"), argv("npm run-script publish"), argv("npm test"), argv("npm ci"),
@@ -149,7 +155,9 @@ func TestNoMatch(t *testing.T) {
 		argv("terraform plan"), argv("terraform plan -destroy"), argv("kubectl get pods"), argv("kubectl describe delete"),
 		argv("gh pr view merge"), argv("gh pr list"), argv("gh issue close"), argv("docker build ."), argv("docker pull x"), argv("docker run push"), argv("helm list"), argv("helm template upgrade"),
 		sh("git add . && git commit -m x"), sh("make test"), sh("git pull; npm run publish"), sh("# a comment\nmake"), sh("git log # push"),
-		sh("git \\\\\npush"), sh("git log\\; push"), sh("'git' log 'push'"), {"git\npush"}, {"git", "a\npush"},
+		sh("git \\\\\npush"), sh("git log\\; push"), sh("'git' log 'push'"),
+		{"git\npush"},
+		{"git", "a\npush"},
 	} {
 		if got := Match(command); got != nil {
 			t.Errorf("%q matches %q", command, got)

@@ -66,7 +66,7 @@ func (l *lexer) step() (ended bool) {
 		l.i++
 		return true
 	case '&':
-		if l.at(1) == '>' {
+		if l.after() == '>' {
 			l.redirect()
 			return false
 		}
@@ -79,7 +79,7 @@ func (l *lexer) step() (ended bool) {
 		}
 		l.comment()
 	case '<', '>':
-		if l.at(1) == '(' {
+		if l.after() == '(' {
 			l.substitution(2, ')')
 			return false
 		}
@@ -108,10 +108,10 @@ func (l *lexer) part(c byte) {
 	}
 }
 
-// at is the byte so far ahead, 0 at the end.
-func (l *lexer) at(ahead int) byte {
-	if l.i+ahead < len(l.text) {
-		return l.text[l.i+ahead]
+// after is the byte after the current one, 0 at the end.
+func (l *lexer) after() byte {
+	if l.i+1 < len(l.text) {
+		return l.text[l.i+1]
 	}
 	return 0
 }
@@ -162,11 +162,11 @@ func (l *lexer) double() {
 		case c == '"':
 			l.i++
 			return
-		case c == '\\' && strings.IndexByte("$`\"\\\n", l.at(1)) >= 0 && l.at(1) != 0:
+		case c == '\\' && strings.IndexByte("$`\"\\\n", l.after()) >= 0 && l.after() != 0:
 			l.escape()
 		case c == '`':
 			l.substitution(1, '`')
-		case c == '$' && (l.at(1) == '(' || l.at(1) == '{'):
+		case c == '$' && (l.after() == '(' || l.after() == '{'):
 			l.dollar()
 		default:
 			l.take(1)
@@ -176,7 +176,7 @@ func (l *lexer) double() {
 }
 
 func (l *lexer) dollar() {
-	switch l.at(1) {
+	switch l.after() {
 	case '(':
 		l.substitution(2, ')')
 	case '{':
@@ -199,7 +199,7 @@ func (l *lexer) ansi() {
 		case c == '\'':
 			l.i++
 			return
-		case c == '\\' && l.at(1) != 0:
+		case c == '\\' && l.after() != 0:
 			l.i++
 		}
 		l.word.WriteByte(l.text[l.i])
