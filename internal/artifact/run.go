@@ -51,7 +51,8 @@ type Options struct {
 	RunID     string // see NewID
 	Started   event.Receipt
 	MaxRows   int
-	MaxOutput int64 // bytes
+	MaxOutput int64         // bytes
+	Grace     time.Duration // between the polite signal and SIGKILL, for whoever asks the run to end
 	// OnDenial is called once for each new denial row, after it is on disk and
 	// outside every lock, on the goroutine of the request; it must not block.
 	OnDenial func(event.Denial)
@@ -147,6 +148,7 @@ type started struct {
 	Workdir     string    `json:"workdir"`
 	StartedAt   time.Time `json:"started_at"`
 	Directory   string    `json:"directory"`
+	Supervisor
 }
 
 // enter makes the file by which a sweep knows the run and locks it.
@@ -155,6 +157,7 @@ func (r *Run) enter() error {
 	text, err := json.Marshal(started{
 		Schema: event.ReceiptSchema, Run: r.id, Version: s.Version, Consumer: s.Consumer, Position: s.Position, Profiles: s.Profiles,
 		GrantDigest: s.GrantDigest, Command: s.Command, Workdir: s.Workdir, StartedAt: s.StartedAt, Directory: r.dir,
+		Supervisor: supervisor(r.opt.Grace),
 	})
 	if err != nil {
 		return fmt.Errorf("encoding what is known at the start: %w", err)

@@ -44,6 +44,8 @@ type execOptions struct {
 	failOnDenial bool
 	noTTY        bool
 	noCache      bool
+	waitChildren bool
+	rawTerminal  bool
 	consumer     string
 	position     string
 	mask         *secret.Redactor // of what is printed about the run
@@ -90,6 +92,8 @@ func (o *execOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.failOnDenial, "fail-on-denial", false, "exit 123 when the command succeeded although something was denied")
 	f.BoolVar(&o.noTTY, "no-tty", false, "no terminal for the command, also where sbx has one")
 	f.BoolVar(&o.noCache, "no-cache", false, "do not keep the profile's caches")
+	f.BoolVar(&o.waitChildren, "wait-children", false, "wait for what the command leaves running, instead of ending it")
+	f.BoolVar(&o.rawTerminal, "raw-terminal", false, "pass terminal commands on that reach the clipboard, or make the terminal type")
 	f.StringVar(&o.position, "position", "enforce", "`what` becomes of requests that are not granted: enforce refuses, report forwards and records, legacy forwards")
 	f.StringVar(&o.consumer, "consumer", "", "`name` of who asks (default: the user's)")
 }
@@ -150,6 +154,7 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 		Position: position,
 		Self:     e.build.Self, Argv: argv, Workdir: dir, ReadOnly: o.readOnly, Env: e.env,
 		Extra: slices.Concat(c.EnvAllow.V, o.env), Timeout: o.timeout, Grace: o.grace, NoTTY: o.noTTY, NoCache: o.noCache,
+		WaitChildren: o.waitChildren, RawTerminal: o.rawTerminal,
 		StateDir: state, Config: []string{config.SystemFile, config.UserFile(e.getenv)}, Consumer: o.who(), Version: e.build.Version,
 		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,
 		Derive: func(context.Context) (fence.Derived, error) { return o.derive(e, c, dir) },
@@ -266,6 +271,9 @@ func (o *execOptions) conclude(e *environment, c config.Config, out fence.Outcom
 	}
 	if out.Receipt.Result.TimedOut {
 		return &exitError{out.Exit, fmt.Errorf("the command was ended after %s", o.limit(c))}
+	}
+	if out.Receipt.Result.Killed {
+		return &exitError{out.Exit, errors.New("the run was ended by sbx kill")}
 	}
 	if out.Exit != 0 {
 		return &exitError{code: out.Exit}

@@ -69,7 +69,10 @@ func nextStep(err error) string {
 	var refusal *event.Refusal
 	var recipe *profile.Refusal
 	var file *config.FileError
+	var step *refusedStep
 	switch {
+	case errors.As(err, &step):
+		return step.next
 	case errors.As(err, &usage):
 		return usage.next
 	case errors.As(err, &refusal) && refusal.Next != "":

@@ -30,6 +30,8 @@ func newRootCommand(e *environment, args []string) *cobra.Command {
 		newDoctorCommand(e),
 		newCanaryCommand(e),
 		newCanaryProbeCommand(e),
+		newPsCommand(e),
+		newKillCommand(e),
 		newVersionCommand(e),
 	)
 	return root

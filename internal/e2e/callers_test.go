@@ -275,6 +275,19 @@ func TestParkedDescriptors(t *testing.T) {
 	})
 }
 
+// A command that stops itself, and all that it started, is ended in time as well.
+func TestTimeoutWithAStoppedCommand(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		script := "sleep 777 & (setsid sh -c 'kill -STOP $$' &); trap : TERM; kill -STOP 0"
+		got := within(t, 20*time.Second, lab, who, lab.Command(t, who, "sbx", "exec", "--timeout", "500ms", "--grace", "200ms", "--", "bash", "-c", script))
+		if got.Exit != 124 {
+			t.Errorf("exit status %d, want 124: %s", got.Exit, got.Stderr)
+		}
+		nobodyRuns(t)
+	})
+}
+
 // A runner that stands still keeps neither the time limit nor the teardown from
 // what they have to do.
 func TestTimeoutWithAStoppedRunner(t *testing.T) {
@@ -291,10 +304,10 @@ func TestTimeoutWithAStoppedRunner(t *testing.T) {
 		}
 		timer := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
 		defer timer.Stop()
-		if exit := sbxtest.Wait(t, cmd); exit != 125 {
-			t.Errorf("exit status %d, want 125: %s", exit, cmd.Stderr)
+		if exit := sbxtest.Wait(t, cmd); exit != 124 {
+			t.Errorf("exit status %d, want 124: %s", exit, cmd.Stderr)
 		}
-		says(t, cmd.Stderr.(*output).String(), "did not end in time")
+		says(t, cmd.Stderr.(*output).String(), "ended after 1s")
 		nobodyRuns(t)
 	})
 }

@@ -24,7 +24,8 @@ type terminal struct {
 	before        unix.Termios
 }
 
-// inTerminal starts a command of the sandbox's on a new terminal.
+// inTerminal starts a command of the sandbox's on a new terminal; leading flags are
+// sbx's.
 func inTerminal(t *testing.T, lab *sbxtest.Lab, who sbxtest.User, argv ...string) *terminal {
 	t.Helper()
 	master, slave, err := pty.Open()
@@ -36,7 +37,8 @@ func inTerminal(t *testing.T, lab *sbxtest.Lab, who sbxtest.User, argv ...string
 	}
 	term := &terminal{master: master, slave: slave, screen: newOutput()}
 	term.before = modes(t, slave)
-	term.cmd = lab.Command(t, who, append([]string{"sbx", "exec", "--"}, argv...)...)
+	first := slices.IndexFunc(argv, func(word string) bool { return !strings.HasPrefix(word, "-") })
+	term.cmd = lab.Command(t, who, slices.Concat([]string{"sbx", "exec"}, argv[:first], []string{"--"}, argv[first:])...)
 	term.cmd.Stdin, term.cmd.Stdout, term.cmd.Stderr = slave, slave, slave
 	term.cmd.SysProcAttr.Setsid, term.cmd.SysProcAttr.Setctty = true, true
 	lab.Start(t, term.cmd)

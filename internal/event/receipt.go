@@ -104,6 +104,7 @@ type Result struct {
 	Exit     int      `json:"exit"`             // what sbx exits with
 	Signal   string   `json:"signal,omitempty"` // as in "SIGKILL", when a signal ended the command
 	TimedOut bool     `json:"timed_out"`
+	Killed   bool     `json:"killed"` // by sbx kill
 	Refusal  *Refusal `json:"refusal,omitempty"`
 	Denials  int      `json:"denials"`          // denied requests, not rows
 	Would    int      `json:"would_deny"`       // requests forwarded that enforce would have denied

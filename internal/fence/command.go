@@ -87,6 +87,9 @@ func (f *fence) apply() error {
 	f.network.proxy.Apply(f.derived.Grant.Policy())
 	f.receipt.Applied = f.applied()
 	go f.prepareReceipt()
+	if err := f.conn.LimitReceive(time.Time{}); err != nil {
+		return err
+	}
 	f.streams.Resize() // the window may have changed since its size was looked at
 	return f.conn.Send(msgGo, nil)
 }
@@ -119,8 +122,12 @@ func (f *fence) applied() []event.Measure {
 
 // forwarded are the signals that go on to the command.
 var forwarded = []os.Signal{
-	unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGWINCH,
+	unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGWINCH, signalStop,
 }
+
+// signalStop is what Kill sends: a real-time signal that nobody else has a use for, so
+// that the run's status can say what ended it.
+const signalStop = unix.Signal(42)
 
 // wait follows the command to its end: the timeout and the signals that ask sbx to
 // end give it its grace, then it is killed.
@@ -146,8 +153,10 @@ func (f *fence) wait(ctx context.Context) error {
 			if w.killed {
 				return errors.New("ending the command: the sandbox did not end in time")
 			}
-			_ = f.conn.Send(msgKill, nil)
-			w.deadline, w.killed = time.After(runnerLimit), true
+			w.kill()
+		case <-w.empty:
+			w.exited(unix.WaitStatus(unix.SIGKILL))
+			return nil
 		}
 	}
 }
@@ -157,7 +166,18 @@ type waiter struct {
 	ctx      context.Context //nolint:containedctx // lives as long as one wait
 	timeout  <-chan time.Time
 	deadline <-chan time.Time
-	killed   bool // the grace is over
+	killed   bool            // the grace is over
+	empty    <-chan struct{} // closed when the init, which was killed, has ended
+}
+
+// kill ends the init, and with it everything inside. The runner is told as well, but
+// not waited for: it may be stopped.
+func (w *waiter) kill() {
+	_ = w.conn.Send(msgKill, nil)
+	if w.init.kill() == nil {
+		w.empty = w.init.ended()
+	}
+	w.deadline, w.killed = time.After(runnerLimit), true
 }
 
 func (w *waiter) signal(s os.Signal) {
@@ -171,6 +191,10 @@ func (w *waiter) signal(s os.Signal) {
 		return
 	case unix.SIGTERM, unix.SIGHUP:
 		w.startGrace()
+	case signalStop:
+		w.receipt.Result.Killed = true
+		w.terminate()
+		return
 	}
 	_ = w.conn.Send(msgSignal, handshake.Int(int(number)))
 }
@@ -190,6 +214,9 @@ func (w *waiter) startGrace() {
 // message handles one report of the runner; done means that the command is over.
 func (w *waiter) message(m message, ok bool) (done bool, err error) {
 	switch {
+	case !ok && w.empty != nil:
+		w.inbox = nil // the runner went with its init: that one's end tells
+		return false, nil
 	case !ok:
 		return true, fmt.Errorf("following the command: %w", handshake.ErrClosed)
 	case m.err != nil:
@@ -224,6 +251,8 @@ func (f *fence) exited(status unix.WaitStatus) {
 	switch {
 	case r.TimedOut:
 		r.Exit = ExitTimeout
+	case r.Killed:
+		r.Exit = ExitKilled
 	case status.Signaled():
 		r.Exit, r.Signal = 128+int(status.Signal()), unix.SignalName(status.Signal())
 	default:

@@ -33,11 +33,18 @@ const (
 	bundlePath = "/run/sbx/bundle.pem"
 )
 
+// startLimit is how long the start may take: a runner that is stopped, or hangs on a dead
+// file system, would keep the caller for ever.
+const startLimit = 60 * time.Second
+
 // ensure makes everything at the floor: ticket, records, sandbox, network. The
 // runner gets its specification as early as possible: starting the container takes
 // longer than all the rest, which is made meanwhile.
 func (f *fence) ensure(ctx context.Context) error {
 	f.ticket = ticket.Admit(f.id)
+	if err := f.conn.LimitReceive(time.Now().Add(startLimit)); err != nil {
+		return err
+	}
 	if err := f.openRecords(); err != nil {
 		return err
 	}
@@ -90,7 +97,7 @@ func (f *fence) trust(runCA []byte) (map[string][]byte, error) {
 
 func (f *fence) openRecords() (err error) {
 	f.run, err = artifact.Open(artifact.Options{
-		StateDir: f.o.StateDir, RunID: f.id, Started: f.receipt, OnDenial: f.denied, Redact: f.redactor,
+		StateDir: f.o.StateDir, RunID: f.id, Started: f.receipt, OnDenial: f.denied, Redact: f.redactor, Grace: f.o.Grace,
 	})
 	if err != nil {
 		return err
@@ -181,7 +188,7 @@ func (f *fence) describe(facts sandbox.Facts, who identity, caches []sandbox.Cac
 			UID: who.uid, GID: who.gid, User: who.name, Shell: who.shell, Hostname: sandbox.Hostname, ReadOnly: f.o.ReadOnly,
 			Resolver: netns.AddressV4.String(), Bundle: bundlePath, Caches: caches, Hidden: f.hidden(), Files: f.derived.Files,
 		}),
-		Workdir: sandbox.Workdir(facts), Argv: f.o.Argv, Env: f.environment(facts, who),
+		Workdir: sandbox.Workdir(facts), Argv: f.o.Argv, Env: f.environment(facts, who), WaitChildren: f.o.WaitChildren,
 	}
 }
 

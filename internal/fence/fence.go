@@ -143,6 +143,9 @@ func (f *fence) refusal(step string, err error) error {
 	if s, ok := errors.AsType[*stdio.Refused](err); ok {
 		r.Kind, r.Code, r.Next = event.RefusedRecipe, "bad-stdio", "redirect "+s.FD+" from a file, a pipe or /dev/null"
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) && (step == stepEnsure || step == stepProve) {
+		r.Message, r.Next = fmt.Sprintf("starting the sandbox: it was not ready within %s", startLimit), "look whether a file system hangs or a process of sbx is stopped, and try again"
+	}
 	if h, ok := errors.AsType[*handshake.Failure](err); ok {
 		r.Message, r.Next = explainFailure(h)
 	}

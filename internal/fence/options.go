@@ -34,6 +34,9 @@ type Options struct {
 	NoTTY    bool
 	NoCache  bool
 
+	WaitChildren bool // the run lasts until the last process inside has ended
+	RawTerminal  bool // what the command writes reaches the terminal unfiltered
+
 	StateDir  string
 	Config    []string // the operator's configuration files, whether or not they exist
 	Artifacts string
@@ -76,6 +79,7 @@ const (
 	ExitRefused       = 125
 	ExitNotExecutable = 126
 	ExitNotFound      = 127
+	ExitKilled        = 128 + 15 // by sbx kill, as by SIGTERM
 	ExitStream        = 255
 )
 

@@ -34,16 +34,31 @@ func openProcess(pid, parent int) (*process, error) {
 
 // parentOf reads the fourth field of proc_pid_stat(5).
 func parentOf(pid int) (int, error) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	fields, err := statOf(pid)
 	if err != nil {
 		return 0, err
 	}
-	_, rest, ok := bytes.Cut(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" "))
-	fields := bytes.Fields(rest)
-	if !ok || len(fields) < 2 {
-		return 0, errors.New("reading its parent")
-	}
 	return strconv.Atoi(string(fields[1]))
+}
+
+// stopped reports whether a process stands still: stopped by a signal, or traced.
+func stopped(pid int) bool {
+	fields, err := statOf(pid)
+	return err == nil && (fields[0][0] == 'T' || fields[0][0] == 't')
+}
+
+// statOf returns the fields of proc_pid_stat(5) from the third on: the second may hold
+// anything.
+func statOf(pid int) ([][]byte, error) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil, err
+	}
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 2 {
+		return nil, fmt.Errorf("reading the state of process %d", pid)
+	}
+	return fields, nil
 }
 
 // await returns nil once the process has ended.
@@ -65,6 +80,27 @@ func (p *process) await(ctx context.Context) error {
 		return errors.New("waiting for a process: it did not end in time")
 	}
 	return nil
+}
+
+// kill ends the process; one that is gone already is as good.
+func (p *process) kill() error {
+	if err := unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("killing a process: %w", err)
+	}
+	return nil
+}
+
+func (p *process) close() { _ = unix.Close(p.fd) }
+
+// ended returns a channel that is closed when the process has ended, or when that
+// cannot be waited for any more.
+func (p *process) ended() <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = p.await(context.Background())
+	}()
+	return done
 }
 
 // retried repeats a call that a signal interrupted.

@@ -59,6 +59,9 @@ func (f *fence) kill(ctx context.Context) error {
 	if f.init == nil {
 		return f.endRunner() // nothing hostile can have run: an init without a plan waits
 	}
+	// The supervisor ends the init itself: the runner may be stopped. Where it may not
+	// signal it, the runner has to.
+	_ = f.init.kill()
 	patient, cancel := context.WithTimeout(ctx, runnerLimit)
 	defer cancel()
 	err := f.init.await(patient)
@@ -137,11 +140,32 @@ func (f *fence) reapRunner() {
 	}()
 }
 
-// awaitRunner is the last thing of a run. A runner that hangs holds nothing any more.
+// promptly is how long a runner needs to end that nothing keeps.
+const promptly = 200 * time.Millisecond
+
+// awaitRunner is the last thing of a run. A runner that is stopped or hangs holds
+// nothing any more and is ended.
 func (f *fence) awaitRunner() {
-	select {
-	case <-f.reaped:
-	case <-time.After(runnerLimit):
+	limit := time.After(runnerLimit)
+	look := time.After(promptly)
+	for {
+		select {
+		case <-f.reaped:
+			return
+		case <-look:
+			if !stopped(f.o.Self.Runner) {
+				continue
+			}
+		case <-limit:
+		}
+		if f.endRunner() != nil {
+			return
+		}
+		select {
+		case <-f.reaped:
+		case <-time.After(runnerLimit):
+		}
+		return
 	}
 }
 

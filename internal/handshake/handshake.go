@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -116,6 +117,13 @@ func New(socket *os.File) (*Conn, error) {
 // here returns.
 func (c *Conn) Close() error { return c.socket.Close() }
 
+// sendLimit is how long one message may wait for the other half to read.
+const sendLimit = 10 * time.Second
+
+// LimitReceive sets until when Receive waits; the zero time means for ever. It also
+// ends one that waits already, with os.ErrDeadlineExceeded.
+func (c *Conn) LimitReceive(until time.Time) error { return c.socket.SetReadDeadline(until) }
+
 // Send writes one message. The files stay the caller's, in blocking mode.
 func (c *Conn) Send(kind string, body []byte, files ...*os.File) error {
 	size := 1 + len(kind) + len(body)
@@ -135,6 +143,10 @@ func (c *Conn) Send(kind string, body []byte, files ...*os.File) error {
 func (c *Conn) write(frame []byte, files []*os.File) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// The other half may be stopped, and its end full.
+	if err := c.socket.SetWriteDeadline(time.Now().Add(sendLimit)); err != nil {
+		return err
+	}
 	if len(files) > 0 {
 		fds := make([]int, len(files))
 		for i, f := range files {

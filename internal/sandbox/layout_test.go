@@ -292,15 +292,18 @@ func TestPlanIsLaidOutAsTheInitReadsIt(t *testing.T) {
 	s := Spec{
 		UID: 1, GID: 2, Workdir: "/w", Argv: []string{"a", ""}, Env: []string{"K=V"},
 		Stdio: Stdio{TTY: [3]bool{true, false, true}, Null: [3]bool{false, true, false}, Rows: 3, Cols: 4},
-		Probe: Probe{Port: 80, Nonce: strings.Repeat("n", 32)},
+		Probe: Probe{Port: 80, Nonce: strings.Repeat("n", 32)}, WaitChildren: true,
 	}
 	got, err := encodePlan(s, []byte("12345678"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	const head = 11*4 + 4 + 16 + 32
+	const head = 11*4 + 4 + 16 + 32 + 4
 	if string(got[head:]) != "/w\x00a\x00\x00K=V\x0012345678" {
 		t.Errorf("after the head: %q", got[head:])
+	}
+	if got[head-4] != 1 {
+		t.Errorf("the last word of the head is %d, want 1", got[head-4])
 	}
 	words := []uint32{1, 2, 1 | 2 | 8, 2, 3, 4, 2, 1, 10, 8, 80}
 	for i, want := range words {

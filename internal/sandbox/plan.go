@@ -19,6 +19,7 @@ type planHead struct {
 	ProbeV4      [4]byte
 	ProbeV6      [16]byte
 	Nonce        [32]byte
+	WaitChildren uint32
 }
 
 // errNUL refuses what C strings cannot carry.
@@ -46,6 +47,9 @@ func encodePlan(s Spec, filter []byte) ([]byte, error) {
 		ProbePort: uint32(s.Probe.Port), ProbeV4: s.Probe.V4, ProbeV6: s.Probe.V6,
 	}
 	copy(head.Nonce[:], s.Probe.Nonce)
+	if s.WaitChildren {
+		head.WaitChildren = 1
+	}
 	var out bytes.Buffer
 	if err := binary.Write(&out, binary.NativeEndian, head); err != nil {
 		return nil, fmt.Errorf("encoding the init's plan: %w", err)

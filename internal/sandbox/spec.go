@@ -61,6 +61,8 @@ type Spec struct {
 	Env     []string `json:"env"`
 	Stdio   Stdio    `json:"stdio"`
 	Probe   Probe    `json:"probe"`
+	// WaitChildren makes the run last until the last process inside has ended.
+	WaitChildren bool `json:"wait_children,omitempty"`
 }
 
 // Mapping is how a run that root started keeps away from root: the command is

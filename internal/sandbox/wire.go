@@ -39,6 +39,7 @@ func (s Spec) Encode() []byte {
 	w.text(string(s.Probe.V6[:]))
 	w.number(uint32(s.Probe.Port))
 	w.text(s.Probe.Nonce)
+	w.flag(s.WaitChildren)
 	return w.b
 }
 
@@ -60,6 +61,7 @@ func DecodeSpec(b []byte) (Spec, error) {
 	copy(s.Probe.V4[:], r.text())
 	copy(s.Probe.V6[:], r.text())
 	s.Probe.Port, s.Probe.Nonce = uint16(r.number()), r.text() //nolint:gosec // written from 16 bits
+	s.WaitChildren = r.flag()
 	if r.err == nil && len(r.b) > 0 {
 		r.err = fmt.Errorf("decoding the specification: %d bytes are left over", len(r.b))
 	}

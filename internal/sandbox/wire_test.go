@@ -11,8 +11,9 @@ func exampleSpec() Spec {
 	return Spec{
 		Run: "r1", UID: 1, GID: 2, Mapping: &Mapping{3, 4, 5, 6}, Tree: Layout(exampleFacts(), exampleRequest()),
 		Workdir: "/w\xff", Argv: []string{"a\xffb", ""}, Env: []string{"K=\x01"},
-		Stdio: Stdio{TTY: [3]bool{true, false, true}, Null: [3]bool{false, true, false}, Rows: 24, Cols: 80},
-		Probe: Probe{V4: [4]byte{1, 2, 3, 4}, V6: [16]byte{5, 15: 6}, Port: 80, Nonce: strings.Repeat("n", 32)},
+		Stdio:        Stdio{TTY: [3]bool{true, false, true}, Null: [3]bool{false, true, false}, Rows: 24, Cols: 80},
+		Probe:        Probe{V4: [4]byte{1, 2, 3, 4}, V6: [16]byte{5, 15: 6}, Port: 80, Nonce: strings.Repeat("n", 32)},
+		WaitChildren: true,
 	}
 }
 

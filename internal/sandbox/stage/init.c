@@ -42,9 +42,11 @@ struct plan_head {
 	uint32_t probe_port;       // TCP port of both probes, host order
 	uint8_t probe4[4], probe6[16];
 	char nonce[32];            // hexadecimal, no NUL
+	uint32_t wait_children;    // the end is that of the last process, not of the command
 };
 
 static pid_t command;
+static int wait_children, command_status;
 
 // 'E' frames: step, NUL, errno as text.
 static void __attribute__((noreturn)) fail_as(const char *step, int status)
@@ -266,15 +268,33 @@ static void prove_floor(const struct plan_head *h)
 	hear(&v6);
 }
 
+static int terminal_of(const struct plan_head *h) { return h->tty & 2 ? 0 : h->tty & 4 ? 1 : 2; }
+
+// Makes the calling process the leader of a session with the pty.
+static void take_terminal(const struct plan_head *h)
+{
+	if (setsid() < 0 && getsid(0) != getpid())
+		fail("setsid");
+	if (h->tty & 1 && ioctl(terminal_of(h), TIOCSCTTY, 0) < 0)
+		fail("controlling-terminal");
+}
+
 static void __attribute__((noreturn)) run_command(const struct plan_head *h, char **argv, char **env, struct sock_fprog *filter)
 {
 	sigset_t none;
 	int sig;
 
-	if (setsid() < 0)
-		fail("setsid");
-	if (h->tty & 1 && ioctl(h->tty & 2 ? 0 : h->tty & 4 ? 1 : 2, TIOCSCTTY, 0) < 0)
-		fail("controlling-terminal");
+	if (wait_children) {
+		// The terminal is hung up when the session's leader ends: that is the init
+		// here, so that the command's children keep it.
+		if (setpgid(0, 0) < 0)
+			fail("setpgid");
+		signal(SIGTTOU, SIG_IGN);
+		if (h->tty & 1 && tcsetpgrp(terminal_of(h), getpid()) < 0)
+			fail("foreground");
+	} else {
+		take_terminal(h);
+	}
 	for (sig = 1; sig < NSIG; sig++)
 		signal(sig, SIG_DFL);
 	sigemptyset(&none);
@@ -301,22 +321,31 @@ static void __attribute__((noreturn)) end(int status)
 	_exit(0);
 }
 
-// Reaps until the command itself is gone.
+// Reaps until the command itself is gone, or everybody where that is asked for.
 static void reap(void)
 {
 	int status;
 	pid_t p;
 
-	while ((p = waitpid(-1, &status, WNOHANG)) > 0)
-		if (p == command)
+	while ((p = waitpid(-1, &status, WNOHANG)) > 0) {
+		if (p != command)
+			continue;
+		command = 0, command_status = status;
+		if (!wait_children)
 			end(status);
+	}
+	if (p < 0 && errno == ECHILD)
+		end(command_status);
 }
 
 // Interrupt and quit go to the foreground as from a terminal's keys, the rest
-// to the command alone, as from kill(1).
+// to the command alone, as from kill(1). Once it is gone, all are for whoever is left.
 static void deliver(int sig)
 {
-	kill(sig == SIGINT || sig == SIGQUIT ? -command : command, sig);
+	if (!command)
+		kill(-1, sig);
+	else
+		kill(sig == SIGINT || sig == SIGQUIT ? -command : command, sig);
 }
 
 static void __attribute__((noreturn)) supervise(int signals)
@@ -396,6 +425,9 @@ void sbx_init_main(void)
 	signals = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (signals < 0)
 		fail("signalfd");
+	wait_children = h.wait_children;
+	if (wait_children)
+		take_terminal(&h);
 	command = fork();
 	if (command < 0)
 		fail("fork");
