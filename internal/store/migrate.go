@@ -33,6 +33,7 @@ type migration struct {
 func migrations() []migration {
 	return []migration{
 		{name: "store", sql: storeSchema, more: nameStore},
+		{name: "spent", sql: spentSchema},
 	}
 }
 
