@@ -217,7 +217,7 @@ func TestRowBoundRefusesAndIsReportedOnce(t *testing.T) {
 	}
 	for range 3 {
 		var bound *BoundError
-		if err := run.Record(allow); !errors.As(err, &bound) || bound.Code() != "bound-reached" {
+		if err := run.Record(allow); !errors.As(err, &bound) || bound.Code() != "bound-rows" {
 			t.Fatalf("past the bound: %v", err)
 		}
 	}
@@ -225,7 +225,7 @@ func TestRowBoundRefusesAndIsReportedOnce(t *testing.T) {
 		t.Errorf("%d rows on disk, want 2", got)
 	}
 	rows := run.Denials()
-	if announced != 1 || len(rows) != 1 || rows[0].Count != 3 || rows[0].Code != "bound-reached" || run.Denied() != 3 {
+	if announced != 1 || len(rows) != 1 || rows[0].Count != 3 || rows[0].Code != "bound-rows" || run.Denied() != 3 {
 		t.Errorf("announced %d, rows %+v", announced, rows)
 	}
 }

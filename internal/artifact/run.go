@@ -43,7 +43,7 @@ type BoundError struct{ What string }
 func (e *BoundError) Error() string { return e.What }
 
 // Code returns the reason code that denials of this kind carry.
-func (e *BoundError) Code() string { return string(egress.CodeBound) }
+func (e *BoundError) Code() string { return string(egress.CodeBoundRows) }
 
 // Options describe one run's records. Zero bounds mean the defaults.
 type Options struct {

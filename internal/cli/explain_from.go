@@ -277,12 +277,15 @@ func hangsOn(code egress.Code) string {
 		return "address that the name had"
 	case egress.CodeSecretMissing:
 		return "secret"
-	case egress.CodeGrantNotApplied, egress.CodeRecordFailed, egress.CodeBound:
+	case egress.CodeGrantNotApplied, egress.CodeRecordFailed:
 		return "state of the run"
 	case egress.CodeRedirect, egress.CodeRedirectHops:
 		return "answer that redirected"
 	case egress.CodeSecretEchoed:
 		return "answer"
+	}
+	if code.IsBound() {
+		return "state of the run"
 	}
 	return ""
 }

@@ -5,6 +5,7 @@ package egress
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Protocol is the kind of traffic that a rule is about. The zero value matches nothing.
@@ -251,11 +252,21 @@ const (
 	CodeUDP               Code = "udp-refused"
 	CodeICMP              Code = "icmp-refused"
 	CodeRecordFailed      Code = "record-failed"
-	CodeBound             Code = "bound-reached"
+	CodeBound             Code = "bound-reached" // of the report itself: the rest is only counted
+	CodeBoundConnections  Code = "bound-connections"
+	CodeBoundStreams      Code = "bound-streams"
+	CodeBoundHeads        Code = "bound-heads"
+	CodeBoundBodies       Code = "bound-bodies"
+	CodeBoundLeaves       Code = "bound-certificates"
+	CodeBoundNames        Code = "bound-names"
+	CodeBoundRows         Code = "bound-rows"
 	CodeSecretMissing     Code = "credential-missing"
 	CodePlaceholder       Code = "placeholder-misplaced"
 	CodeSecretEchoed      Code = "credential-echoed"
 )
+
+// IsBound reports whether the code says that a bound of the run was reached.
+func (c Code) IsBound() bool { return strings.HasPrefix(string(c), "bound-") }
 
 // AddressAllowance says which special addresses a rule's host may resolve to.
 type AddressAllowance uint8

@@ -90,7 +90,7 @@ func (n *network) Complete(c event.Completion) { n.log.Complete(c) }
 func (n *network) overflow(name string) {
 	_ = n.log.Record(event.Request{
 		Time: time.Now().UTC(), Run: n.run, Source: event.SourceDNS, Protocol: "dns", Host: name, Verdict: "deny",
-		Code: string(egress.CodeBound), Reason: fmt.Sprintf("the run has asked for more than %d names", resolver.DefaultLimit),
+		Code: string(egress.CodeBoundNames), Reason: fmt.Sprintf("the run has asked for more than %d names", resolver.DefaultLimit),
 	})
 }
 

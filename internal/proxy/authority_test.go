@@ -416,7 +416,7 @@ func TestLeafBoundIsRecorded(t *testing.T) {
 	if err := tlsClientWithoutTrust(c, "ok.test"); err == nil {
 		t.Error("a handshake without a certificate")
 	}
-	if row := w.rows.recorded(1)[0]; row.Code != "bound-reached" || row.Host != "ok.test" {
+	if row := w.rows.recorded(1)[0]; row.Code != "bound-certificates" || row.Host != "ok.test" {
 		t.Errorf("%+v", row)
 	}
 }

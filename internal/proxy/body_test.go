@@ -210,7 +210,7 @@ func TestBufferedBodiesAreBounded(t *testing.T) {
 			t.Errorf("%d %v", got.status, got.err)
 		}
 	}
-	if got := w.do(w.client(transparent), "POST", url, strings.Repeat("b", 1001)); got.status != 403 || !strings.Contains(got.body, "bound-reached") {
+	if got := w.do(w.client(transparent), "POST", url, strings.Repeat("b", 1001)); got.status != 403 || !strings.Contains(got.body, "bound-bodies") {
 		t.Errorf("%d %q", got.status, got.body)
 	}
 }

@@ -47,6 +47,16 @@ func (o *origin) row(protocol string) event.Request {
 	return row
 }
 
+// requestRow begins a record about a request that was read but not judged.
+func (o *origin) requestRow(req *request) event.Request {
+	row := o.row(o.protocol().String())
+	row.Method, row.Path = egress.CleanPath(req.method), egress.CleanPath(pathOf(req.target))
+	if row.Host == "" && len(req.hosts) > 0 {
+		row.Host = egress.CleanPath(req.hosts[0])
+	}
+	return row
+}
+
 // clientConn is a connection from inside with what was read ahead.
 type clientConn struct {
 	net.Conn
@@ -345,7 +355,7 @@ func (s *Server) handshakeFailed(c *clientConn, err error) {
 	case d.Stage == egress.StageGate && !host.IsZero() && s.current.Load().position == Enforce:
 		r = refuseDecision(d)
 	case isBound(err):
-		r = refuse(egress.CodeBound, err.Error())
+		r = refuseBound(egress.CodeBoundLeaves, err.Error())
 	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
 		return // a granted host may be tried and left; nothing was asked
 	}

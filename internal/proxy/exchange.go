@@ -297,18 +297,18 @@ func (x *exchange) load(h *hop, limit int64) *refusal {
 	if want < 0 {
 		want = limit
 	}
-	if x.s.buffered.Add(want) > x.s.cfg.Limits.BufferedBytes {
-		x.s.buffered.Add(-want)
-		r := refuse(egress.CodeBound, fmt.Sprintf("more than %d bytes of request bodies at once", x.s.cfg.Limits.BufferedBytes))
-		r.final = true
-		return r
+	if !x.s.held.bodies.take(want) {
+		return refuseWire(x.s.errTooMuch())
 	}
 	x.reserved = want
 	if err := x.w.proceed(); err != nil {
 		return refuseWire(malformed("the client left before its body: " + err.Error()))
 	}
 	body, err := io.ReadAll(io.LimitReader(x.req.body, limit+1))
+	wire, isWire := errors.AsType[*wireError](err)
 	switch {
+	case isWire && wire.code != egress.CodeMalformed:
+		return refuseWire(wire)
 	case err != nil:
 		return refuseWire(malformed("reading the body: " + err.Error()))
 	case int64(len(body)) > limit:
@@ -321,7 +321,7 @@ func (x *exchange) load(h *hop, limit int64) *refusal {
 }
 
 func (x *exchange) release() {
-	x.s.buffered.Add(-x.reserved)
+	x.s.held.bodies.give(x.reserved)
 	x.reserved = 0
 }
 

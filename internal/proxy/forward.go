@@ -84,6 +84,9 @@ func (x *exchange) send(ctx context.Context, h *hop) (*response, error) {
 		out.uploaded = func() { x.w.watch(x.gone) }
 		out.expects, out.proceed = x.req.expects, x.w.proceed
 	}
+	if h.rule.UploadBudget != (egress.Budget{}) {
+		out.again = func() bool { return x.snap.budgets.request(h.rule, int64(len(out.body))) }
+	}
 	if sl := x.sending(h); sl != nil {
 		sl.injected.Add(1)
 	}
@@ -200,6 +203,9 @@ func (x *exchange) lateRefusal(h *hop, err error) *refusal {
 		return nil
 	}
 	_, cut := x.stream.state()
+	if cut == nil && x.req.fault != nil {
+		cut = x.req.fault()
+	}
 	var wire *wireError
 	switch {
 	case errors.Is(cut, errOverCap):

@@ -26,11 +26,12 @@ type request struct {
 	fields    fields
 	length    int64 // 0 none, -1 unknown
 	body      io.Reader
-	expects   bool   // Expect: 100-continue
-	upgrade   string // the protocol asked for, lower case
-	interrupt func() // makes a blocked read of the body return; set with body
-	multiplex bool   // HTTP/2
-	old       bool   // HTTP/1.0
+	expects   bool         // Expect: 100-continue
+	upgrade   string       // the protocol asked for, lower case
+	interrupt func()       // makes a blocked read of the body return; set with body
+	fault     func() error // why the body is over before its end, known before it is read so far; may be nil
+	multiplex bool         // HTTP/2
+	old       bool         // HTTP/1.0
 }
 
 // responder sends one response to the client.
@@ -122,6 +123,13 @@ func (h *h1) next(first bool) bool {
 		_ = h.c.SetReadDeadline(time.Time{})
 	}
 	h.prepare(req)
+	size := req.size()
+	if r := h.s.admitHead(size); r != nil {
+		h.s.deny(h.c.origin.requestRow(req), r)
+		h.refuse(r)
+		return false
+	}
+	defer h.s.giveHead(size)
 	if req.method == "CONNECT" {
 		h.connect()
 		return false
@@ -250,11 +258,7 @@ func (h *h1) failed(err error, first bool) {
 	o := h.c.origin
 	row := o.row(o.protocol().String())
 	if p, ok := errors.AsType[*partial](err); ok {
-		h.req = p.req
-		row.Method, row.Path = egress.CleanPath(p.req.method), egress.CleanPath(pathOf(p.req.target))
-		if row.Host == "" && len(p.req.hosts) > 0 {
-			row.Host = egress.CleanPath(p.req.hosts[0])
-		}
+		h.req, row = p.req, o.requestRow(p.req)
 		if len(p.req.hosts) > 1 {
 			wire = &wireError{status: wire.status, code: wire.code, reason: wire.reason + ": " + egress.CleanPath(strings.Join(p.req.hosts, ", "))}
 		}

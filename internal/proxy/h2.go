@@ -265,8 +265,12 @@ func (h *h2) data(f *http2.DataFrame) error {
 	if err != nil {
 		st.fail(err)
 		code := http2.ErrCodeProtocol
-		if errors.Is(err, errFlow) {
+		var wire *wireError
+		switch {
+		case errors.Is(err, errFlow):
 			code = http2.ErrCodeFlowControl
+		case errors.As(err, &wire) && wire.code == egress.CodeBoundBodies:
+			code = http2.ErrCodeEnhanceYourCalm
 		}
 		return errors.Join(h.giveBack(nil, n), h.write(func() error { return h.fr.WriteRSTStream(f.StreamID, code) }))
 	}
@@ -325,21 +329,9 @@ func (h *h2) headers(f *http2.MetaHeadersFrame) error {
 		return nil // of a stream that we ended: its end may cross ours
 	}
 	req, err := request2(f)
-	h.mu.Lock()
-	h.last, h.asked = f.StreamID, true
-	full := h.running >= maxStreams
-	if !full {
-		st = newStream(h, f.StreamID, req)
-		h.streams[f.StreamID] = st
-		h.running++
-		h.handlers.Add(1)
-	}
-	h.mu.Unlock()
-	if full {
-		o := h.c.origin
-		row := o.row(o.protocol().String())
-		row.Method, row.Path = egress.CleanPath(req.method), egress.CleanPath(pathOf(req.target))
-		h.s.deny(row, refuse(egress.CodeBound, fmt.Sprintf("more than %d HTTP/2 requests at once", maxStreams)))
+	st, r := h.admit(f.StreamID, req)
+	if r != nil {
+		h.s.deny(h.c.origin.requestRow(req), r)
 		return h.write(func() error { return h.fr.WriteRSTStream(f.StreamID, http2.ErrCodeRefusedStream) })
 	}
 	if f.StreamEnded() {
@@ -348,6 +340,24 @@ func (h *h2) headers(f *http2.MetaHeadersFrame) error {
 	}
 	go h.run(st, req, err)
 	return nil
+}
+
+// admit makes a stream of a request, within the bounds of connection and Server.
+func (h *h2) admit(id uint32, req *request) (*h2Stream, *refusal) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last, h.asked = id, true
+	if h.running >= maxStreams {
+		return nil, refuseBound(egress.CodeBoundStreams, fmt.Sprintf("more than %d HTTP/2 requests at once on one connection", maxStreams))
+	}
+	st := newStream(h, id, req)
+	if r := h.s.admitStream(st.size); r != nil {
+		return nil, r
+	}
+	h.streams[id] = st
+	h.running++
+	h.handlers.Add(1)
+	return st, nil
 }
 
 func (h *h2) trailers(st *h2Stream, f *http2.MetaHeadersFrame) error {
@@ -364,11 +374,8 @@ func (h *h2) run(st *h2Stream, req *request, err error) {
 	defer h.finished(st)
 	defer h.s.survive(rawConn(h.c))
 	if wire, ok := errors.AsType[*wireError](err); ok {
-		o := h.c.origin
-		row := o.row(o.protocol().String())
-		row.Method, row.Path = egress.CleanPath(req.method), egress.CleanPath(pathOf(req.target))
 		r := refuseWire(wire)
-		h.s.deny(row, r)
+		h.s.deny(h.c.origin.requestRow(req), r)
 		sendRefusal(st, r)
 		return
 	}
@@ -391,6 +398,8 @@ func (h *h2) finished(st *h2Stream) {
 	if reset {
 		_ = h.write(func() error { return h.fr.WriteRSTStream(st.id, code) })
 	}
+	h.s.held.bodies.give(unread)
+	h.s.giveStream(st.size)
 	_ = h.giveBack(nil, unread)
 }
 

@@ -22,6 +22,7 @@ type h2Stream struct {
 	req  *request
 	body *pipe
 
+	size                  int64 // of the request's head
 	send, recv, owed      int64 // windows, and what is to be given back
 	declared, got         int64 // request body; declared is -1 when unknown
 	localDone, remoteDone bool
@@ -33,11 +34,15 @@ type h2Stream struct {
 }
 
 func newStream(h *h2, id uint32, req *request) *h2Stream {
-	st := &h2Stream{h: h, id: id, req: req, send: h.initial, recv: streamWindow, declared: req.length}
-	st.body = newPipe(func(n int) { _ = h.giveBack(st, int64(n)) })
+	st := &h2Stream{h: h, id: id, req: req, size: req.size(), send: h.initial, recv: streamWindow, declared: req.length}
+	st.body = newPipe(func(n int) {
+		h.s.held.bodies.give(int64(n))
+		_ = h.giveBack(st, int64(n))
+	})
 	if req.length != 0 {
 		req.body = st.body
 		req.interrupt = func() { st.body.close(errClientGone) }
+		req.fault = st.body.fault
 	}
 	return st
 }
@@ -57,9 +62,14 @@ func (st *h2Stream) receive(p []byte, n int64, ended bool) (kept int64, err erro
 	case st.declared >= 0 && (st.got > st.declared || ended && st.got != st.declared):
 		return 0, malformed("a body of another length than declared")
 	}
+	if !st.h.s.held.bodies.take(int64(len(p))) {
+		return 0, st.h.s.errTooMuch()
+	}
 	st.remoteDone = ended
 	if st.body.put(p) {
 		kept = int64(len(p))
+	} else {
+		st.h.s.held.bodies.give(int64(len(p)))
 	}
 	if ended {
 		st.body.close(io.EOF)
@@ -278,6 +288,16 @@ func (p *pipe) close(err error) {
 		p.err = err
 	}
 	p.cond.Signal()
+}
+
+// fault returns what closed the pipe, nil for the end of the body.
+func (p *pipe) fault() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if errors.Is(p.err, io.EOF) {
+		return nil
+	}
+	return p.err
 }
 
 // drop throws away what nobody will read and returns how much it was.

@@ -97,8 +97,9 @@ type outgoing struct {
 	uploaded  func() // called when all of stream was read
 	expects   bool   // the client waits for a 100 before it sends stream
 	proceed   func() error
-	begun     bool // some of stream may be gone
-	socket    bool // a websocket handshake
+	begun     bool        // some of stream may be gone
+	again     func() bool // takes one more attempt from the rule's budget; nil: there is none
+	socket    bool        // a websocket handshake
 }
 
 // whole reports whether all of the request can be sent once more.
@@ -159,11 +160,12 @@ func (p *pool) roundTrip(ctx context.Context, o *outgoing) (*response, error) {
 			return nil, err
 		}
 		// The server closed a connection that had been idle: it never saw the request.
-		if stale && o.whole() {
-			continue
-		}
-		if !o.repeatable() {
+		stale = stale && o.whole()
+		if !stale && !o.repeatable() || o.again != nil && !o.again() {
 			return nil, err
+		}
+		if stale {
+			continue
 		}
 		select {
 		case <-time.After(delay):

@@ -209,7 +209,7 @@ func TestConnectionLimit(t *testing.T) {
 			t.Error("the connection beyond the limit ended without an error")
 		}
 	}
-	if row := w.rows.recorded(1)[0]; row.Code != "bound-reached" {
+	if row := w.rows.recorded(1)[0]; row.Code != "bound-connections" {
 		t.Errorf("%+v", row)
 	}
 }

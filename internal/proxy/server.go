@@ -32,7 +32,9 @@ type Recorder interface {
 // Limits bound what one run can make the supervisor hold. Zero fields are defaults.
 type Limits struct {
 	Connections   int           // open at once from inside; 1,024
-	BufferedBytes int64         // request bodies held for judging, all together; 64 MiB
+	Streams       int           // HTTP/2 requests at once, on all connections together; 1,024
+	HeadBytes     int64         // heads of requests under way, all together; 32 MiB
+	BufferedBytes int64         // request bodies that were read and have not left yet, all together; 64 MiB
 	Sniff         time.Duration // how long an ungranted connection may stay silent; 1.5 s
 	Linger        time.Duration // how long a refused body is read before the connection ends; 1 s
 	IdleUpstream  int           // idle upstream connections kept; 512
@@ -41,6 +43,12 @@ type Limits struct {
 func (l Limits) withDefaults() Limits {
 	if l.Connections <= 0 {
 		l.Connections = 1024
+	}
+	if l.Streams <= 0 {
+		l.Streams = 1024
+	}
+	if l.HeadBytes <= 0 {
+		l.HeadBytes = 32 << 20
 	}
 	if l.BufferedBytes <= 0 {
 		l.BufferedBytes = 64 << 20
@@ -92,7 +100,7 @@ type Server struct {
 	sessions tls.ClientSessionCache
 	current  atomic.Pointer[snapshot]
 	nextID   atomic.Uint64
-	buffered atomic.Int64
+	held     gauges
 
 	mu        sync.Mutex
 	closed    bool
@@ -120,6 +128,7 @@ func New(cfg Config) *Server {
 	if cfg.NextID == nil {
 		s.cfg.NextID = func() uint64 { return s.nextID.Add(1) }
 	}
+	s.held.init(s.cfg.Limits)
 	s.tls = s.clientTLS()
 	s.current.Store(s.newSnapshot(nil, Enforce))
 	return s
@@ -247,7 +256,7 @@ func (s *Server) survive(c net.Conn) {
 }
 
 func (s *Server) refuseFull(c net.Conn) {
-	s.deny(event.Request{Protocol: "tcp"}, refuse(egress.CodeBound, fmt.Sprintf("more than %d connections at once", s.cfg.Limits.Connections)))
+	s.deny(event.Request{Protocol: "tcp"}, refuseBound(egress.CodeBoundConnections, fmt.Sprintf("more than %d connections at once", s.cfg.Limits.Connections)))
 	reset(c)
 }
 

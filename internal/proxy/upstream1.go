@@ -40,9 +40,10 @@ func (c *upConn) kill() {
 	})
 }
 
-// alive reports whether an idle connection has neither ended nor said anything.
+// alive reports whether an idle connection has neither ended nor said anything: an
+// answer that came too early would be taken for that to the next request.
 func (c *upConn) alive() bool {
-	if c.br.Buffered() > 0 || c.batch != nil && c.batch.Buffered() > 0 {
+	if c.br.Buffered() > 0 || c.batch != nil && c.batch.Buffered() > 0 || !c.drained() {
 		return false
 	}
 	if c.poll == nil {
@@ -60,6 +61,20 @@ func (c *upConn) alive() bool {
 		return true
 	})
 	return err == nil && quiet
+}
+
+// drained reports whether nothing that was decrypted, or read to be, waits inside of
+// the TLS connection. A read whose time is up long ago gives out just that.
+func (c *upConn) drained() bool {
+	if c.nc == c.raw {
+		return true
+	}
+	if c.raw.SetReadDeadline(time.Unix(1, 0)) != nil {
+		return false
+	}
+	var one [1]byte
+	n, err := c.nc.Read(one[:])
+	return n == 0 && isTimeout(err) && c.raw.SetReadDeadline(time.Time{}) == nil
 }
 
 var heads = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}

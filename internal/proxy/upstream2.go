@@ -32,8 +32,13 @@ func transport2() *http.Transport {
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: int64(responseLimits.block),
 		Protocols:              new(http.Protocols),
-		// Only a connection whose other end has vanished fails this.
-		HTTP2: &http.HTTP2Config{SendPingTimeout: time.Minute},
+		HTTP2: &http.HTTP2Config{
+			// Only a connection whose other end has vanished fails this.
+			SendPingTimeout: time.Minute,
+			// What a client does not read waits here, for each of its requests.
+			MaxReceiveBufferPerStream:     512 << 10,
+			MaxReceiveBufferPerConnection: 64 << 20,
+		},
 	}
 	t.Protocols.SetHTTP2(true)
 	t.Protocols.SetUnencryptedHTTP2(true)

@@ -107,7 +107,8 @@ func needsSetting(d event.Denial) (string, bool) {
 		return "internal = true in " + rule + ", if " + d.Host + " is meant to lie in an internal network", true
 	case egress.CodeSecretMissing:
 		return "the secret that " + rule + " requires", true
-	case egress.CodeBound:
+	}
+	if egress.Code(d.Code).IsBound() {
 		return "a higher bound for this run", true
 	}
 	return "", false
