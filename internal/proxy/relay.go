@@ -5,10 +5,8 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -21,40 +19,6 @@ import (
 // server may speak first.
 func (s *Server) relayTCP(c *clientConn, snap *snapshot, d egress.Decision) {
 	s.relayConn(c, snap, d, c.origin.host, nil)
-}
-
-// relayTunnel carries TLS that is not decrypted: host, port and server name are
-// all that is policed, so the name must be there, and stay the same.
-func (s *Server) relayTunnel(c *clientConn, snap *snapshot, d egress.Decision) {
-	o := c.origin
-	hello, err := readHello(c)
-	r := checkHello(o, hello, err)
-	if r != nil {
-		s.deny(o.row("tcp"), r)
-		reset(rawConn(c))
-		return
-	}
-	s.relayConn(c, snap, d, o.host, hello)
-}
-
-// checkHello judges the ClientHello of a tunnel.
-func checkHello(o *origin, hello *hello, err error) *refusal {
-	if err != nil {
-		return refuse(egress.CodeNotTLS, "a tunnel without a readable ClientHello: "+err.Error())
-	}
-	o.sniText = hello.name
-	sni, err := egress.ParseHost(hello.name)
-	switch {
-	case hello.encrypted:
-		return refuse(egress.CodeNotTLS, "a tunnel with an encrypted ClientHello, whose real server name cannot be seen")
-	case hello.name == "":
-		return refuse(egress.CodeNotTLS, "a tunnel without a server name")
-	case err != nil || sni != o.host:
-		r := refuse(egress.CodeAuthorityMismatch, "the tunnel's server name is another")
-		r.authorities = []string{o.dialled, "server name " + egress.CleanPath(hello.name)}
-		return r
-	}
-	return nil
 }
 
 // relayConn records, dials and copies both ways until both sides are done.
@@ -129,7 +93,14 @@ func (s *Server) copyBoth(ctx context.Context, x *exchange, h *hop, c *clientCon
 	stop := context.AfterFunc(ctx, func() { reset(rawConn(c)); _ = up.Close() })
 	defer stop()
 	p := &pair{c: c, up: up}
-	err := p.run(x.fromClient(h, c, first), up)
+	var err error
+	if first == nil {
+		err = p.run(x.fromClient(h, c), up)
+	} else {
+		answer := newServerAnswer()
+		guarded := &helloGuard{r: c, name: first.name, answer: answer}
+		err = p.run(x.fromClient(h, guarded), &answerReader{r: up, answer: answer})
+	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -146,13 +117,9 @@ func (s *Server) copyBoth(ctx context.Context, x *exchange, h *hop, c *clientCon
 	s.cfg.Recorder.Complete(c2)
 }
 
-// fromClient is what a relay sends: the bytes read ahead are in c.br, and reading
-// through c keeps the order.
-func (x *exchange) fromClient(h *hop, c *clientConn, first *hello) io.Reader {
-	var r io.Reader = c
-	if first != nil {
-		r = &helloGuard{r: c, name: first.name}
-	}
+// fromClient is what a relay sends: reading through the connection keeps the order
+// with the bytes that were read ahead.
+func (x *exchange) fromClient(h *hop, r io.Reader) io.Reader {
 	if placed := x.s.vault.placed; !placed.Empty() && !h.open {
 		r = &placeholderGuard{r: r, search: secret.NewSearch(placed)}
 	}
@@ -243,204 +210,6 @@ func closeWrite(c net.Conn) {
 		return
 	}
 	_ = c.Close()
-}
-
-// hello is what a ClientHello says about where it goes.
-type hello struct {
-	name      string
-	encrypted bool // it carries an encrypted ClientHello extension
-}
-
-const (
-	maxHello               = 64 << 10
-	extensionECH           = 0xfe0d // draft-ietf-tls-esni
-	messageClientHello     = 1
-	recordHeader           = 5
-	recordChangeCipherSpec = 0x14
-	recordAlert            = 0x15
-	recordApplicationData  = 0x17
-)
-
-// readHello parses the ClientHello at the start of a connection without
-// consuming it from the relay: c reads it again.
-func readHello(c *clientConn) (*hello, error) {
-	if err := c.SetReadDeadline(time.Now().Add(handshakeTime)); err != nil {
-		return nil, err
-	}
-	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
-	msg, raw, err := collectHello(c)
-	if err != nil {
-		return nil, err
-	}
-	parsed, err := parseHello(msg)
-	if err != nil {
-		return nil, err
-	}
-	c.br = getReader(io.MultiReader(&byteReader{raw}, c.br))
-	return parsed, nil
-}
-
-// byteReader is a bytes.Reader without its other methods.
-type byteReader struct{ b []byte }
-
-func (r *byteReader) Read(p []byte) (int, error) {
-	if len(r.b) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, r.b)
-	r.b = r.b[n:]
-	return n, nil
-}
-
-// collectHello reads whole records until they hold one handshake message, and
-// returns the message and all bytes read.
-func collectHello(r io.Reader) (msg, raw []byte, err error) {
-	for len(raw) < maxHello {
-		head := len(raw)
-		raw = slices.Grow(raw, recordHeader)[:head+recordHeader]
-		if _, err := io.ReadFull(r, raw[head:]); err != nil {
-			return nil, nil, err
-		}
-		length := int(binary.BigEndian.Uint16(raw[head+3:]))
-		if raw[head] != recordHandshake || length == 0 || length > 16<<10 {
-			return nil, nil, errors.New("it does not begin with handshake records")
-		}
-		raw = slices.Grow(raw, length)[:head+recordHeader+length]
-		if _, err := io.ReadFull(r, raw[head+recordHeader:]); err != nil {
-			return nil, nil, err
-		}
-		msg = append(msg, raw[head+recordHeader:]...)
-		if msg[0] != messageClientHello {
-			return nil, nil, errors.New("the first message is no ClientHello")
-		}
-		if len(msg) >= 4 && len(msg) >= 4+int(msg[1])<<16+int(msg[2])<<8+int(msg[3]) {
-			return msg, raw, nil
-		}
-	}
-	return nil, nil, errors.New("the ClientHello is too long")
-}
-
-var errParsed = errors.New("parsed")
-
-// parseHello lets crypto/tls read a handshake message: the parser that decides is
-// then the same one that serves intercepted connections.
-func parseHello(msg []byte) (*hello, error) {
-	var found *hello
-	t := tls.Server(&helloConn{in: rerecord(msg)}, &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		GetConfigForClient: func(info *tls.ClientHelloInfo) (*tls.Config, error) {
-			found = &hello{name: info.ServerName, encrypted: slices.Contains(info.Extensions, extensionECH)}
-			return nil, errParsed
-		},
-	})
-	err := t.HandshakeContext(context.Background())
-	if found == nil {
-		return nil, fmt.Errorf("parsing a ClientHello: %w", err)
-	}
-	return found, nil
-}
-
-// rerecord frames a handshake message of any length in records.
-func rerecord(msg []byte) []byte {
-	var out []byte
-	for part := range slices.Chunk(msg, 16<<10) {
-		out = binary.BigEndian.AppendUint16(append(out, recordHandshake, 3, 1), uint16(len(part))) //nolint:gosec // at most 16 KiB
-		out = append(out, part...)
-	}
-	return out
-}
-
-// helloConn is a connection that has a ClientHello to give and drops the answer.
-type helloConn struct {
-	net.Conn // nil: no other method is called before the handshake fails
-	in       []byte
-}
-
-func (c *helloConn) Read(p []byte) (int, error) {
-	if len(c.in) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, c.in)
-	c.in = c.in[n:]
-	return n, nil
-}
-
-func (c *helloConn) Write(p []byte) (int, error) { return len(p), nil }
-func (c *helloConn) Close() error                { return nil }
-
-// helloGuard passes a client's bytes on and watches the records in front of the
-// encrypted part: a second ClientHello, which a server may ask for, must name the
-// same host.
-type helloGuard struct {
-	r    io.Reader
-	name string
-	out  []byte // checked, not yet passed on
-	free bool   // the plaintext part is over
-	err  error
-}
-
-// Read returns whole records until the handshake is encrypted, then anything.
-func (g *helloGuard) Read(p []byte) (int, error) {
-	if g.free && len(g.out) == 0 {
-		return g.r.Read(p)
-	}
-	if len(g.out) == 0 && g.err == nil {
-		g.err = g.next()
-	}
-	if len(g.out) == 0 {
-		return 0, g.err
-	}
-	n := copy(p, g.out)
-	g.out = g.out[n:]
-	return n, nil
-}
-
-// next reads and checks one record, or one ClientHello over several.
-func (g *helloGuard) next() error {
-	var head [recordHeader + 1]byte
-	if n, err := io.ReadFull(g.r, head[:]); err != nil {
-		if n > 0 {
-			return io.ErrUnexpectedEOF
-		}
-		return err
-	}
-	length := int(binary.BigEndian.Uint16(head[3:]))
-	switch {
-	case length == 0 || length > 18<<10:
-		return errors.New("a record of an impossible length in a tunnel")
-	case head[0] == recordApplicationData:
-		g.free, g.out = true, head[:]
-		return nil
-	case head[0] != recordHandshake && head[0] != recordChangeCipherSpec && head[0] != recordAlert:
-		return errors.New("a record of an unknown type in a tunnel")
-	case head[0] == recordHandshake && head[recordHeader] == messageClientHello:
-		return g.hello(head[:])
-	}
-	// A ChangeCipherSpec or an alert that the server ignores (RFC 8446 section 6.1) may
-	// stand before a second hello; another handshake message (TLS 1.2: the key exchange)
-	// means that none will come.
-	g.free = head[0] == recordHandshake
-	body := make([]byte, recordHeader+length)
-	copy(body, head[:])
-	_, err := io.ReadFull(g.r, body[recordHeader+1:])
-	g.out = body
-	return err
-}
-
-func (g *helloGuard) hello(head []byte) error {
-	msg, raw, err := collectHello(io.MultiReader(&byteReader{head}, g.r))
-	if err != nil {
-		return err
-	}
-	h, err := parseHello(msg)
-	if err != nil {
-		return err
-	}
-	if h.encrypted || h.name != g.name {
-		return fmt.Errorf("a later ClientHello of a tunnel names %q", egress.CleanPath(h.name))
-	}
-	g.out = raw
-	return nil
 }
 
 // relaySocket hands a websocket through after the upstream accepted it.
