@@ -5,6 +5,19 @@ package class
 
 import "slices"
 
+// Definition is a class as the operator defined it.
+type Definition struct {
+	Name    Name
+	Cap     int // runs at a time; 0: no bound
+	Limits  Limits
+	Require []Limit          // limits without which nothing runs
+	Sources map[Limit]string // what set each limit, as in "/etc/sbx/config.toml:3"
+}
+
+// DefaultProcesses bounds a run that nobody bounded: room for any build, and an end
+// for a fork bomb.
+const DefaultProcesses = 8192
+
 // Name is a class. The list is closed.
 type Name string
 

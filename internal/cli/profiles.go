@@ -161,6 +161,7 @@ func (e *environment) printProfile(p profile.Profile, endpoints []endpointView) 
 	e.out.Table(nil, [][]term.Cell{
 		term.Cells("profile", p.Name+" (version "+strconv.Itoa(p.Version)+")"),
 		term.Cells("what it is for", p.Summary),
+		term.Cells("class", dash(string(p.Class))),
 		term.Cells("digest", p.Digest),
 	})
 	e.section("INPUT", inputRows(p), "KIND", "NEEDED", "WHAT IT IS")

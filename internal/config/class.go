@@ -12,8 +12,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/profile"
 )
 
-// Class is what the operator says of one class. A zero value with SourceDefault is
-// one that nobody set: no bound.
+// Class is what the operator says of one class. Zero is no bound.
 type Class struct {
 	Cap       Value[int]   // runs at a time
 	Memory    Value[int64] // bytes
@@ -41,7 +40,7 @@ func defaultClasses() map[class.Name]Class {
 	out := map[class.Name]Class{}
 	for _, name := range class.Names() {
 		out[class.Name(name)] = Class{
-			Cap: Value[int]{0, SourceDefault}, Memory: Value[int64]{0, SourceDefault}, Processes: Value[int]{0, SourceDefault},
+			Cap: Value[int]{0, SourceDefault}, Memory: Value[int64]{0, SourceDefault}, Processes: Value[int]{class.DefaultProcesses, SourceDefault},
 			CPU: Value[int]{0, SourceDefault}, Files: Value[int]{0, SourceDefault}, Disk: Value[int64]{0, SourceDefault},
 			Time: Value[time.Duration]{0, SourceDefault}, Require: Value[[]string]{nil, SourceDefault},
 		}
@@ -54,6 +53,19 @@ func (c Class) Limits() class.Limits {
 	return class.Limits{
 		Memory: c.Memory.V, Processes: c.Processes.V, CPU: c.CPU.V, Files: c.Files.V, Disk: c.Disk.V, Time: c.Time.V,
 	}
+}
+
+// Definition returns a class for those who know nothing of configuration.
+func (c Config) Definition(name class.Name) class.Definition {
+	of := c.Classes[name]
+	d := class.Definition{Name: name, Cap: of.Cap.V, Limits: of.Limits(), Sources: map[class.Limit]string{}}
+	for _, l := range class.LimitNames() {
+		d.Sources[class.Limit(l)] = of.Source(class.Limit(l))
+	}
+	for _, l := range of.Require.V {
+		d.Require = append(d.Require, class.Limit(l))
+	}
+	return d
 }
 
 // Source says what set a limit of the class.
@@ -124,8 +136,8 @@ func (c *Class) apply(t classTable, src classSource) error {
 		from *int
 		into *Value[int]
 	}{{"cap", t.Cap, &c.Cap}, {"processes", t.Processes, &c.Processes}, {"files", t.Files, &c.Files}} {
-		if it.from != nil && *it.from < 1 {
-			return src.fault(it.key, fmt.Sprintf("%d is less than 1; leave the setting out for no bound", *it.from))
+		if it.from != nil && *it.from < 0 {
+			return src.fault(it.key, fmt.Sprintf("%d is no number from 1, or 0 for no bound", *it.from))
 		}
 		set(it.into, it.from, src.at(it.key))
 	}
@@ -138,6 +150,9 @@ func (c *Class) apply(t classTable, src classSource) error {
 			continue
 		}
 		n, err := class.ParseSize(*it.from)
+		if *it.from == "0" {
+			n, err = 0, nil
+		}
 		if err != nil {
 			return src.fault(it.key, err.Error())
 		}
@@ -149,6 +164,9 @@ func (c *Class) apply(t classTable, src classSource) error {
 func (c *Class) applyRest(t classTable, src classSource) error {
 	if t.CPU != nil {
 		n, err := class.CPUOf(*t.CPU)
+		if *t.CPU == 0 {
+			n, err = 0, nil
+		}
 		if err != nil {
 			return src.fault("cpu", err.Error())
 		}
@@ -156,7 +174,7 @@ func (c *Class) applyRest(t classTable, src classSource) error {
 	}
 	if t.Time != nil {
 		d, err := time.ParseDuration(*t.Time)
-		if err != nil || d <= 0 {
+		if err != nil || d < 0 {
 			return src.fault("time", fmt.Sprintf("%q is no duration such as \"90s\" or \"30m\"", *t.Time))
 		}
 		c.Time = Value[time.Duration]{d, src.at("time")}
@@ -178,12 +196,13 @@ func classRows(classes map[class.Name]Class) []Row {
 	var rows []Row
 	for _, name := range slices.Sorted(maps.Keys(classes)) {
 		c, table := classes[name], "class."+string(name)+"."
-		if c.Cap.V != 0 {
+		if c.Cap.Source != SourceDefault {
 			rows = append(rows, Row{table + "cap", strconv.Itoa(c.Cap.V), c.Cap.Source})
 		}
 		for _, l := range class.LimitNames() {
-			if text := c.Limits().Text(class.Limit(l)); text != "" {
-				rows = append(rows, Row{table + l, tomlText(class.Limit(l), text), c.Source(class.Limit(l))})
+			text, source := c.Limits().Text(class.Limit(l)), c.Source(class.Limit(l))
+			if text != "" || source != SourceDefault {
+				rows = append(rows, Row{table + l, tomlText(class.Limit(l), text), source})
 			}
 		}
 		if len(c.Require.V) > 0 {
@@ -194,6 +213,9 @@ func classRows(classes map[class.Name]Class) []Row {
 }
 
 func tomlText(l class.Limit, text string) string {
+	if text == "" {
+		text = "0"
+	}
 	if l == class.Memory || l == class.Disk || l == class.Time {
 		return strconv.Quote(text)
 	}

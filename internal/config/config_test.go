@@ -53,6 +53,7 @@ cpu = 1.5
 time = "10m"
 cap = 2
 require = ["time", "memory"]
+processes = 0
 `)
 	c, err := Load(Options{SystemFile: system, UserFile: user, UID: os.Getuid()})
 	if err != nil {
@@ -61,12 +62,16 @@ require = ["time", "memory"]
 	want := []Row{
 		{"allowed_signers", `""`, SourceDefault},
 		{"checksums.go", `[]`, user + ":13"},
+		{"class.agent.processes", "8192", SourceDefault},
 		{"class.browser.cap", "2", user + ":19"},
+		{"class.browser.processes", "0", user + ":21"},
 		{"class.browser.require", `["time", "memory"]`, user + ":20"},
 		{"class.browser.time", `"10m0s"`, user + ":18"},
+		{"class.lean.processes", "8192", SourceDefault},
 		{"class.task.cpu", "1.5", user + ":16"},
 		{"class.task.files", "1024", system + ":10"},
 		{"class.task.memory", `"2GiB"`, user + ":15"},
+		{"class.task.processes", "8192", SourceDefault},
 		{"client_env", "true", user + ":4"},
 		{"default_class", `"lean"`, system + ":4"},
 		{"env.allow", `["MY_VAR", "_x9"]`, user + ":2"},
@@ -125,9 +130,9 @@ func TestFaultsNameFileLineAndNearestName(t *testing.T) {
 		"misspelt limit":     {"[class.task]\nmemroy = \"1g\"\n", ":2: there is no setting \"class.task.memroy\" (did you mean memory?)"},
 		"misspelt require":   {"[class.task]\nrequire = [\"dsik\"]\n", ":2: class.task.require: require: there is no \"dsik\" (did you mean disk?)"},
 		"no size":            {"[class.task]\nmemory = \"much\"\n", ":2: class.task.memory: \"much\" is no size such as \"512MiB\" or \"2GiB\""},
-		"no processes":       {"[class.lean]\nprocesses = 0\n", ":2: class.lean.processes: 0 is less than 1; leave the setting out for no bound"},
-		"no processors":      {"[class.lean]\ncpu = 0\n", ":2: class.lean.cpu: 0 is no number of processors such as 2 or 0.5"},
-		"no time":            {"[class.lean]\ntime = \"0s\"\n", ":2: class.lean.time: \"0s\" is no duration such as \"90s\" or \"30m\""},
+		"no processes":       {"[class.lean]\nprocesses = -1\n", ":2: class.lean.processes: -1 is no number from 1, or 0 for no bound"},
+		"no processors":      {"[class.lean]\ncpu = 0.001\n", ":2: class.lean.cpu: 0.001 is no number of processors such as 2 or 0.5"},
+		"no time":            {"[class.lean]\ntime = \"ten\"\n", ":2: class.lean.time: \"ten\" is no duration such as \"90s\" or \"30m\""},
 		"twice":              {"quiet = true\nquiet = false\n", ":2: "},
 		"syntax":             {"quiet = true\n= 1\n", ":2: "},
 	}

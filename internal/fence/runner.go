@@ -146,7 +146,7 @@ func (r *runner) makeRest(network func() (struct{}, error)) (filter []byte, err 
 	if _, err := network(); err != nil {
 		return nil, &step{"network", err}
 	}
-	if filter, err = sandbox.Filter(); err != nil {
+	if filter, err = sandbox.Filter(false); err != nil {
 		return nil, &step{"seccomp", err}
 	}
 	return brokenFilter(filter), r.placeFiles()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fractalboxdev/sbx/internal/class"
 	"github.com/fractalboxdev/sbx/internal/egress"
 )
 
@@ -58,8 +59,10 @@ type Spec struct {
 	Env         []EnvVar      `json:"env"`
 	Caches      []Cache       `json:"caches"`
 	Credentials []Credential  `json:"credentials"`
-	DenyFloor   []egress.Host `json:"deny_floor"` // refused, but for rules that override it
-	Overrides   []egress.Host `json:"overrides"`  // hosts of the floor that a selected profile opened
+	DenyFloor   []egress.Host `json:"deny_floor"`        // refused, but for rules that override it
+	Overrides   []egress.Host `json:"overrides"`         // hosts of the floor that a selected profile opened
+	Class       class.Name    `json:"class,omitempty"`   // that the profiles name, "" for none
+	Require     []class.Limit `json:"require,omitempty"` // limits without which nothing runs, sorted
 }
 
 // Grant is an immutable Spec with its compiled policy and digest. The zero value
@@ -128,6 +131,12 @@ func (g Grant) Ecosystems() []string {
 // Env returns the variables that the profiles set inside, sorted by name.
 func (g Grant) Env() []EnvVar { return slices.Clone(g.spec.Env) }
 
+// Class returns the class of runs that the profiles name, "" for none.
+func (g Grant) Class() class.Name { return g.spec.Class }
+
+// Require returns the limits without which nothing may run, sorted.
+func (g Grant) Require() []class.Limit { return slices.Clone(g.spec.Require) }
+
 // Caches returns the directories to keep.
 func (g Grant) Caches() []Cache { return slices.Clone(g.spec.Caches) }
 
@@ -165,6 +174,7 @@ func (s Spec) clone() Spec {
 	s.Credentials = slices.Clone(s.Credentials)
 	s.DenyFloor = slices.Clone(s.DenyFloor)
 	s.Overrides = slices.Clone(s.Overrides)
+	s.Require = slices.Clone(s.Require)
 	return s
 }
 

@@ -291,6 +291,7 @@ func (d *differ) notes(before, after Profile) {
 	} else if after.Version == before.Version && after.Digest != before.Digest {
 		d.add(ChangeNote, "the version is still %d", after.Version)
 	}
+	d.class(before, after)
 	if !slices.Equal(before.Env, after.Env) {
 		d.add(ChangeNote, "the variables that are set inside changed")
 	}

@@ -20,6 +20,9 @@ type profileDoc struct {
 	Caches      []cacheDoc                `toml:"caches"`
 	Credentials map[string]*credentialDoc `toml:"credentials"`
 	Rules       []ruleDoc                 `toml:"rules"`
+	// Left out of the digest where they are: profiles without them keep theirs.
+	Class   string   `toml:"class" json:",omitempty"`
+	Require []string `toml:"require" json:",omitempty"` // limits without which nothing runs
 }
 
 type inputDoc struct {

@@ -134,6 +134,7 @@ func (l *linter) unknownKeys(keys []toml.Key) {
 func (l *linter) profile(name string, doc *profileDoc) {
 	p := Profile{Name: name, Version: doc.Version}
 	l.names(name, doc)
+	l.step(&p, CheckDefinition, "class", doc.buildClass)
 	inputs := l.step(&p, CheckDefinition, "inputs", doc.buildInputs)
 	l.step(&p, CheckDefinition, "env", doc.buildEnv)
 	l.step(&p, CheckDefinition, "caches", doc.buildCaches)

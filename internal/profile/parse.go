@@ -104,7 +104,7 @@ func (d *profileDoc) assemble(name string) (Profile, error) {
 	}
 	p.Digest = digest
 	for _, step := range []func(*Profile) error{
-		d.buildInputs, d.buildEnv, d.buildCaches, d.buildCredentials, d.buildOverrides, d.buildRules,
+		d.buildClass, d.buildInputs, d.buildEnv, d.buildCaches, d.buildCredentials, d.buildOverrides, d.buildRules,
 		checkOverrides, checkUses,
 	} {
 		if err := step(&p); err != nil {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/fractalboxdev/sbx/internal/class"
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/grant"
 )
@@ -22,6 +23,8 @@ type Profile struct {
 	Credentials []grant.Credential `json:"credentials,omitempty"`
 	Overrides   []egress.Host      `json:"overrides,omitempty"` // hosts of the deny floor
 	Rules       []Rule             `json:"rules"`
+	Class       class.Name         `json:"class,omitempty"`   // "" leaves it to the operator
+	Require     []class.Limit      `json:"require,omitempty"` // limits without which nothing runs, sorted
 }
 
 // Rule is a rule before inputs and endpoints are filled in.

@@ -163,6 +163,9 @@ func (s Set) add(spec *grant.Spec, p Profile, values map[string][]string, endpoi
 	spec.Caches = append(spec.Caches, p.Caches...)
 	spec.Credentials = append(spec.Credentials, p.Credentials...)
 	spec.Overrides = append(spec.Overrides, p.Overrides...)
+	if err := addClass(spec, p); err != nil {
+		return err
+	}
 	return addEnv(spec, p)
 }
 

@@ -14,7 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const filteredVariable = "SBX_SECCOMP_TEST_CHILD"
+const (
+	filteredVariable = "SBX_SECCOMP_TEST_CHILD"
+	browserVariable  = "SBX_SECCOMP_TEST_BROWSER"
+)
 
 // foreign asks the child for a call of another ABI.
 const foreign = "foreign"
@@ -70,9 +73,18 @@ func attempts(dir string) []attempt {
 		{"clone user", unix.EPERM, raw(unix.SYS_CLONE, unix.CLONE_NEWUSER|uintptr(unix.SIGCHLD))},
 		{"setns", unix.EPERM, raw(unix.SYS_SETNS, 0, 0)},
 		{"mount", unix.EPERM, raw(unix.SYS_MOUNT, 0, 0, 0, 0, 0)},
-		{"ptrace", unix.EPERM, raw(unix.SYS_PTRACE, 0, 0, 0, 0)},
-		{"bpf", unix.EPERM, raw(unix.SYS_BPF, 0, 0, 0)},
-		{"keyctl", unix.EPERM, raw(unix.SYS_KEYCTL, 0, 0, 0)},
+		{"ptrace", nil, raw(unix.SYS_PTRACE, unix.PTRACE_TRACEME, 0, 0, 0)},
+		{"process_vm_readv", unix.ENOSYS, raw(unix.SYS_PROCESS_VM_READV, 0, 0, 0, 0, 0, 0)},
+		{"a call of the future", unix.ENOSYS, raw(9999)},
+		{"personality, to ask", nil, raw(unix.SYS_PERSONALITY, low32)},
+		{"personality of another system", unix.ENOSYS, raw(unix.SYS_PERSONALITY, 0x0100)},
+		{"executable data", unix.ENOSYS, raw(unix.SYS_PERSONALITY, 0x0400000)},
+		{"packet filter", unix.EPERM, raw(unix.SYS_SETSOCKOPT, 0, unix.SOL_IP, 64, 0, 0)},
+		{"packet filter, high bits", unix.EPERM, raw(unix.SYS_SETSOCKOPT, 0, unix.SOL_IP|high, 64|high, 0, 0)},
+		{"packet filter, IPv6", unix.EPERM, raw(unix.SYS_SETSOCKOPT, 0, unix.SOL_IPV6, 64|high, 0, 0)},
+		{"chroot", unix.EPERM, raw(unix.SYS_CHROOT, path("."))},
+		{"bpf", unix.ENOSYS, raw(unix.SYS_BPF, 0, 0, 0)},
+		{"keyctl", unix.ENOSYS, raw(unix.SYS_KEYCTL, 0, 0, 0)},
 		{"vsock", unix.EAFNOSUPPORT, raw(unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM, 0)},
 		{"vsock, high bits", unix.EAFNOSUPPORT, raw(unix.SYS_SOCKET, unix.AF_VSOCK|high, unix.SOCK_STREAM, 0)},
 		{"packet", unix.EAFNOSUPPORT, raw(unix.SYS_SOCKET, unix.AF_PACKET, unix.SOCK_RAW, 0)},
@@ -99,14 +111,14 @@ func attempts(dir string) []attempt {
 		{"create setuid", unix.EPERM, raw(unix.SYS_OPENAT, cwd, path("g"), unix.O_CREAT|unix.O_WRONLY, 0o4755)},
 		{"tmpfile setuid", unix.EPERM, raw(unix.SYS_OPENAT, cwd, path("."), unix.O_TMPFILE|unix.O_WRONLY, 0o4755)},
 		{"mknod setuid", unix.EPERM, raw(unix.SYS_MKNODAT, cwd, path("h"), unix.S_IFREG|0o4755, 0)},
-		{"name_to_handle_at", unix.EPERM, raw(unix.SYS_NAME_TO_HANDLE_AT, cwd, path("f"), 0, 0, 0)},
+		{"name_to_handle_at", unix.ENOSYS, raw(unix.SYS_NAME_TO_HANDLE_AT, cwd, path("f"), 0, 0, 0)},
 	}
 }
 
 // underFilter applies the compiled filter to this process and makes every attempt.
 func underFilter() int {
 	runtime.LockOSThread()
-	program, err := Filter()
+	program, err := Filter(os.Getenv(browserVariable) != "")
 	if err == nil {
 		err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	}
@@ -161,29 +173,41 @@ func TestForeignABIIsKilled(t *testing.T) {
 }
 
 func TestFilterInTheBinaryIsTheOneInTheSource(t *testing.T) {
-	compiled, err := compileFilter()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile("filter_amd64.bpf", compiled, 0o600); err != nil {
+	for name, userNamespaces := range map[string]bool{"filter_amd64.bpf": false, "filter_browser_amd64.bpf": true} {
+		compiled, err := compileFilter(userNamespaces)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	// Other versions of the library may order the program differently.
-	if version := SeccompVersion(); version == filterMadeWith && !bytes.Equal(compiled, filterAMD64) {
-		t.Error("the filter's data changed; run go test -update ./internal/sandbox")
-	} else if len(filterAMD64) == 0 {
-		t.Errorf("no filter (libseccomp %s)", version)
+		if len(compiled)/instruction > maxInstructions {
+			t.Errorf("%s: %d instructions, more than the kernel takes", name, len(compiled)/instruction)
+		}
+		if *update {
+			if err := os.WriteFile(name, compiled, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		embedded, err := Filter(userNamespaces)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Other versions of the library may order the program differently.
+		if version := SeccompVersion(); version == filterMadeWith && !bytes.Equal(compiled, embedded) {
+			t.Errorf("%s: the filter's data changed; run go test -update ./internal/sandbox", name)
+		} else if len(embedded) == 0 {
+			t.Errorf("no filter (libseccomp %s)", version)
+		}
 	}
 }
+
+// maxInstructions is BPF_MAXINSNS.
+const maxInstructions = 4096
 
 // filterMadeWith is the libseccomp whose output is compared byte by byte.
 const filterMadeWith = "2.5.4"
 
 func BenchmarkCompileFilter(b *testing.B) {
 	for b.Loop() {
-		if _, err := compileFilter(); err != nil {
+		if _, err := compileFilter(false); err != nil {
 			b.Fatal(err)
 		}
 	}
