@@ -38,6 +38,7 @@ var table = map[string]place{
 	"verdict": {value, nil},
 
 	"artifact":      {adapter, []string{"egress", "event", "report", "secret"}},
+	"cgroup":        {adapter, nil},
 	"config":        {adapter, []string{"class", "egress", "profile", "secret"}},
 	"credential":    {adapter, []string{"egress", "grant", "secret"}},
 	"handshake":     {adapter, nil},
@@ -123,7 +124,7 @@ var impure = []string{
 func below(l layer) []string {
 	lower := []string{"sbx", "class", "egress", "event", "secret", "ticket", "floor", "grant", "profile", "report", "verdict"}
 	if l > adapter {
-		lower = append(lower, "artifact", "config", "credential", "handshake", "host", "meter", "netns", "origin", "pki", "prober", "proxy",
+		lower = append(lower, "artifact", "cgroup", "config", "credential", "handshake", "host", "meter", "netns", "origin", "pki", "prober", "proxy",
 			"registry", "resolver", "sandbox", "sandbox/stage", "sshsig", "stdio", "store", "term", "trust", "upstream")
 	}
 	if l > story {
