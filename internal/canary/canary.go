@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/prober"
@@ -38,11 +39,17 @@ type Result struct {
 	Outcome  fence.Outcome
 }
 
-// Run takes one canary through the fence that o describes: who asks, where records
-// go, and in which directory. Argv, grant, streams and stand-in are the canary's own.
-// The error is one of the canary's own making; a refusal of the fence is a verdict.
-func Run(ctx context.Context, o fence.Options) (Result, error) {
-	w, err := openWorld(ctx)
+// Options say what to probe.
+type Options struct {
+	Fence   fence.Options // who asks, where records go, and in which directory; the rest is the canary's own
+	Attack  bool          // also try the self-attack suite
+	Scratch bool          // the directory is the canary's own
+}
+
+// Run takes one canary through the fence. The error is one of the canary's own
+// making; a refusal of the fence is a verdict.
+func Run(ctx context.Context, options Options) (Result, error) {
+	w, err := openWorld(ctx, options)
 	if err != nil {
 		return Result{}, err
 	}
@@ -59,6 +66,7 @@ func Run(ctx context.Context, o fence.Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	o := options.Fence
 	o.Argv = []string{stage.InitPath, Command, string(plan)}
 	o.Derive = func(context.Context) (fence.Derived, error) { return fence.Derived{Grant: grant}, nil }
 	o.OnRequest, o.StandIn = w.recorded, w.standIn()
@@ -73,7 +81,11 @@ func Run(ctx context.Context, o fence.Options) (Result, error) {
 // judge puts the two ends together.
 func (r *Result) judge(w *world, stdout, stderr []byte) error {
 	receipt := r.Outcome.Receipt
-	r.Record = verdict.Record{Kind: verdict.Canary, Run: receipt.Run, At: receipt.FinishedAt}
+	kind := verdict.Canary
+	if w.attack {
+		kind = verdict.Attack
+	}
+	r.Record = verdict.Record{Kind: kind, Run: receipt.Run, At: receipt.FinishedAt}
 	if refusal := receipt.Result.Refusal; refusal != nil {
 		r.Record.Outcome, r.Record.Diagnosis = verdict.Inconclusive, "the fence refused: "+refusal.Message
 		if refusal.Kind == event.RefusedAdmission {
@@ -92,8 +104,27 @@ func (r *Result) judge(w *world, stdout, stderr []byte) error {
 	r.Evidence = w.evidence(r.Report)
 	r.Record.Outcome, r.Record.Diagnosis = verdict.Judge(r.Evidence)
 	text, err := json.Marshal(r.Evidence)
+	if err != nil {
+		return fmt.Errorf("encoding the canary's evidence: %w", err)
+	}
 	r.Record.Evidence = text
-	return err
+	return r.attach()
+}
+
+// attach puts the whole report beside the run's other records.
+func (r *Result) attach() error {
+	text, err := json.MarshalIndent(struct {
+		verdict.Record
+		Report prober.Report `json:"report"`
+	}{r.Record, r.Report}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encoding the canary's report: %w", err)
+	}
+	dir, err := artifact.HoldTarget(r.Outcome.Dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Write("canary.json", append(text, '\n')), dir.Close())
 }
 
 func firstLine(text []byte) string {

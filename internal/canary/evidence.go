@@ -19,6 +19,10 @@ func (w *world) evidence(r prober.Report) verdict.Evidence {
 		Granted: w.leg(r.Granted, ""), Refused: w.leg(r.Refused, egress.CodePath), Guarded: w.leg(r.Guarded, egress.CodeAddressRefused),
 		Left: w.left(r), Walls: walls(r), Missing: missing(r),
 	}
+	e.Attempts, e.Won = len(r.Attempts), won(r.Attempts)
+	if w.attack && e.Attempts == 0 {
+		e.Missing = append(e.Missing, "the self-attack suite did not run")
+	}
 	for _, a := range r.Unlisted {
 		e.Unlisted = append(e.Unlisted, w.leg(a, egress.CodeHostNotGranted))
 	}
@@ -33,11 +37,22 @@ func (w *world) leg(a prober.Answer, code egress.Code) verdict.Leg {
 	}
 }
 
+// won lists the attempts that were not held.
+func won(attempts []prober.Attempt) []string {
+	out := []string{}
+	for _, a := range attempts {
+		if !a.Held {
+			out = append(out, fmt.Sprintf("%s, %s: %s, not %s", a.Group, a.Name, a.Got, a.Want))
+		}
+	}
+	return out
+}
+
 // left says what got out beside the proxy.
 func (w *world) left(r prober.Report) []string {
 	out := []string{}
 	for _, s := range w.origin.Seen() {
-		granted := s.Via == "https" && s.Text == r.Granted.Path
+		granted := s.Via == "https" && s.Text == r.Granted.Path // also asked for by the suite
 		if strings.Contains(s.Text, w.nonce) && !granted {
 			out = append(out, fmt.Sprintf("the origin on the host was reached over %s: %s", s.Via, s.Text))
 		}

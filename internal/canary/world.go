@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,23 +60,44 @@ deny = ["GET /refused/x"]
 type world struct {
 	nonce  string
 	origin *origin.Origin
+	attack bool
+	socket string // in the working directory; "" where nothing may be made there
 
 	mu      sync.Mutex
 	records []event.Request
 	asked   []string // names that somebody wanted resolved outside
 }
 
-func openWorld(ctx context.Context) (*world, error) {
+func openWorld(ctx context.Context, o Options) (*world, error) {
 	nonce, err := newNonce()
 	if err != nil {
 		return nil, err
 	}
-	o, err := origin.Start(ctx, []string{unlistedHost, grantedHost, guardedHost})
+	served, err := origin.Start(ctx, []string{unlistedHost, grantedHost, guardedHost})
 	if err != nil {
 		return nil, err
 	}
-	return &world{nonce: nonce, origin: o}, nil
+	w := &world{nonce: nonce, origin: served, attack: o.Attack}
+	if o.Attack {
+		err = w.listenUnix(ctx, o)
+	}
+	if err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
 }
+
+// listenUnix puts sockets of the host where the sandbox may look for some.
+func (w *world) listenUnix(ctx context.Context, o Options) error {
+	if err := w.origin.ListenUnix(ctx, w.abstract()); err != nil || !o.Scratch {
+		return err
+	}
+	w.socket = filepath.Join(o.Fence.Workdir, "canary.socket")
+	return w.origin.ListenUnix(ctx, w.socket)
+}
+
+func (w *world) abstract() string { return "@sbx-canary-" + w.nonce }
 
 func (w *world) close() { _ = w.origin.Close() }
 
@@ -90,7 +112,7 @@ func (w *world) grant() (grant.Grant, error) {
 
 func (w *world) plan() prober.Plan {
 	return prober.Plan{
-		Nonce: w.nonce, Allowed: allowed,
+		Nonce: w.nonce, Allowed: allowed, Attack: w.attack, Abstract: w.abstract(), Socket: w.socket,
 		Proxy:    "http://" + net.JoinHostPort(netns.AddressV4.String(), strconv.Itoa(netns.ProxyPort)),
 		Unlisted: "https://" + unlistedHost, Granted: "https://" + grantedHost,
 		Guarded: "https://" + net.JoinHostPort(guardedHost, strconv.Itoa(int(w.origin.TLS().Port()))),

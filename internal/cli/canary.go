@@ -34,6 +34,7 @@ func newCanaryCommand(e *environment) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.dir, "directory", "C", "", "make the sandbox around this `directory` (default: an empty one)")
+	f.BoolVar(&o.attack, "attack", false, "also try the self-attack suite in the sandbox")
 	f.BoolVar(&o.fresh, "fresh", false, "probe again, also where a fresh verdict is known")
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
@@ -50,9 +51,10 @@ func newCanaryProbeCommand(e *environment) *cobra.Command {
 }
 
 type canaryOptions struct {
-	dir   string
-	fresh bool
-	json  bool
+	dir    string
+	attack bool
+	fresh  bool
+	json   bool
 }
 
 func (o *canaryOptions) run(ctx context.Context, e *environment) error {
@@ -62,7 +64,7 @@ func (o *canaryOptions) run(ctx context.Context, e *environment) error {
 	}
 	defer cleanup()
 	done := e.say.Progress("probing a sandbox")
-	r, err := canary.Run(ctx, f)
+	r, err := canary.Run(ctx, canary.Options{Fence: f, Attack: o.attack, Scratch: o.dir == ""})
 	done()
 	if err != nil {
 		return err

@@ -34,7 +34,7 @@ type Origin struct {
 	plain net.Listener
 	tls   net.Listener
 	bare  []net.Listener   // TCP without HTTP
-	udp   []net.PacketConn // datagrams
+	udp   []net.PacketConn // datagrams, over UDP and unix sockets
 	serve sync.WaitGroup
 
 	mu   sync.Mutex
@@ -90,7 +90,7 @@ func (o *Origin) listenBare(ctx context.Context, address string) {
 	c, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", net.JoinHostPort(address, "0"))
 	if err == nil {
 		o.udp = append(o.udp, c)
-		o.serve.Go(func() { o.readDatagrams(c) })
+		o.serve.Go(func() { o.readDatagrams(c, "udp") })
 	}
 }
 
@@ -127,6 +127,36 @@ func hostAddresses() []string {
 	return out
 }
 
+// ListenUnix listens for connections and, with "-datagram" beside it, for datagrams on
+// a unix socket: a path, or a name that begins with "@".
+func (o *Origin) ListenUnix(ctx context.Context, at string) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", at)
+	if err != nil {
+		return fmt.Errorf("starting the canary's origin: %w", err)
+	}
+	o.bare = append(o.bare, l)
+	o.serve.Go(func() { o.acceptUnix(l) })
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: at + "-datagram", Net: "unixgram"})
+	if err != nil {
+		return fmt.Errorf("starting the canary's origin: %w", err)
+	}
+	o.udp = append(o.udp, c)
+	o.serve.Go(func() { o.readDatagrams(c, "unix datagram") })
+	return nil
+}
+
+// acceptUnix notes each connection: reaching it is all that can be wrong.
+func (o *Origin) acceptUnix(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		o.note("unix socket", l.Addr().String())
+		_ = c.Close()
+	}
+}
+
 // Roots are what the origin's certificate is to be checked against.
 func (o *Origin) Roots() *x509.CertPool { return o.roots }
 
@@ -140,7 +170,9 @@ func (o *Origin) TLS() netip.AddrPort { return addrPort(o.tls.Addr()) }
 func (o *Origin) Bare() []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, l := range o.bare {
-		out = append(out, addrPort(l.Addr()))
+		if p := addrPort(l.Addr()); p.IsValid() {
+			out = append(out, p)
+		}
 	}
 	return out
 }
@@ -149,13 +181,15 @@ func (o *Origin) Bare() []netip.AddrPort {
 func (o *Origin) UDP() []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, c := range o.udp {
-		out = append(out, addrPort(c.LocalAddr()))
+		if p := addrPort(c.LocalAddr()); p.IsValid() {
+			out = append(out, p)
+		}
 	}
 	return out
 }
 
 func addrPort(a net.Addr) netip.AddrPort {
-	p, _ := netip.ParseAddrPort(a.String()) // of our own listener
+	p, _ := netip.ParseAddrPort(a.String()) // invalid for a unix socket
 	return p
 }
 
@@ -200,14 +234,14 @@ func (o *Origin) acceptBare(l net.Listener) {
 	}
 }
 
-func (o *Origin) readDatagrams(c net.PacketConn) {
+func (o *Origin) readDatagrams(c net.PacketConn, via string) {
 	b := make([]byte, maxSeen)
 	for {
 		n, _, err := c.ReadFrom(b)
 		if err != nil {
 			return
 		}
-		o.note("udp", string(b[:n]))
+		o.note(via, string(b[:n]))
 	}
 }
 

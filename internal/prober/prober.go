@@ -21,10 +21,13 @@ type Plan struct {
 	Unlisted string           `json:"unlisted"`
 	Granted  string           `json:"granted"` // URLs up to and without the path, scheme https
 	Guarded  string           `json:"guarded"`
-	Allowed  string           `json:"allowed"` // first segment of the paths that the grant allows
-	Bare     []netip.AddrPort `json:"bare"`    // of the host, which take any connection
-	UDP      []netip.AddrPort `json:"udp"`     // of the host, which take any datagram
-	Servers  []netip.Addr     `json:"servers"` // name servers of the world
+	Allowed  string           `json:"allowed"`            // first segment of the paths that the grant allows
+	Bare     []netip.AddrPort `json:"bare"`               // of the host, which take any connection
+	UDP      []netip.AddrPort `json:"udp"`                // of the host, which take any datagram
+	Servers  []netip.Addr     `json:"servers"`            // name servers of the world
+	Attack   bool             `json:"attack"`             // also try the self-attack suite
+	Abstract string           `json:"abstract,omitempty"` // unix sockets of the host, with "-datagram" beside each;
+	Socket   string           `json:"socket,omitempty"`   // the first begins with "@", the second lies in the working directory
 }
 
 // Answer is what one request got.
@@ -51,12 +54,13 @@ type Report struct {
 	Granted    Answer            `json:"granted"`
 	Refused    Answer            `json:"refused"`
 	Guarded    Answer            `json:"guarded"`
-	Names      []Try             `json:"names"`      // questions of DNS; Said lists the addresses
-	Bare       []Try             `json:"bare"`       // connections without HTTP
-	Datagrams  []Try             `json:"datagrams"`  // UDP
-	Calls      []Try             `json:"calls"`      // system calls; Said is the errno that is expected
-	Interfaces []string          `json:"interfaces"` // network devices
-	Status     map[string]string `json:"status"`     // of /proc/self/status, what the sandbox is to set
+	Names      []Try             `json:"names"`              // questions of DNS; Said lists the addresses
+	Bare       []Try             `json:"bare"`               // connections without HTTP
+	Datagrams  []Try             `json:"datagrams"`          // UDP
+	Calls      []Try             `json:"calls"`              // system calls; Said is the errno that is expected
+	Interfaces []string          `json:"interfaces"`         // network devices
+	Attempts   []Attempt         `json:"attempts,omitempty"` // of the self-attack suite
+	Status     map[string]string `json:"status"`             // of /proc/self/status, what the sandbox is to set
 }
 
 // limit is how long a single probe may take.
@@ -81,6 +85,9 @@ func Run(ctx context.Context, p Plan) (Report, error) {
 	r.Calls = directCalls()
 	errs := []error{r.readSelf(), r.readInterfaces()}
 	tasks.Wait()
+	if p.Attack {
+		r.Attempts = Attack(ctx, p)
+	}
 	return r, errors.Join(errs...)
 }
 

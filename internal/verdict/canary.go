@@ -35,6 +35,8 @@ type Evidence struct {
 	Left     []string `json:"left"`     // what got out beside the proxy; one sentence each
 	Walls    []string `json:"walls"`    // walls of the sandbox that were missing; one sentence each
 	Missing  []string `json:"missing"`  // probes that could not be made
+	Attempts int      `json:"attempts"` // of the self-attack suite
+	Won      []string `json:"won"`      // attempts that achieved something, or that the sandbox did not answer as it should
 }
 
 // Judge is the canary's verdict table. Anything that got out fails, whatever else
@@ -66,7 +68,13 @@ func (e Evidence) open() string {
 	if len(e.Left) > 0 {
 		return strings.Join(e.Left, "; ")
 	}
-	return strings.Join(e.Walls, "; ")
+	if len(e.Walls) > 0 {
+		return strings.Join(e.Walls, "; ")
+	}
+	if n := len(e.Won); n > 0 {
+		return fmt.Sprintf("%d of %d attacks were not held: %s", n, e.Attempts, strings.Join(e.Won, "; "))
+	}
+	return ""
 }
 
 // unproven says why nothing can be concluded although nothing got out, "" when
