@@ -34,6 +34,7 @@ func migrations() []migration {
 	return []migration{
 		{name: "store", sql: storeSchema, more: nameStore},
 		{name: "spent", sql: spentSchema},
+		{name: "tickets", sql: ticketsSchema},
 	}
 }
 
