@@ -74,7 +74,7 @@ func (s *Store) held(name string) (bool, error) {
 	if err != nil {
 		return false, s.explain("looking at a slot", err)
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	defer unix.Close(fd)
 	held, err := lockedByOther(fd)
 	if err != nil {
 		return false, s.explain("looking at a slot", fmt.Errorf("asking for the lock of %s: %w", name, err))
