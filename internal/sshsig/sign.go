@@ -55,6 +55,26 @@ func (k Key) Sign(ctx context.Context, message []byte, namespace string) ([]byte
 	return k.signWithProgram(ctx, file, message, namespace)
 }
 
+// public is the key's public half, which OpenSSH leaves readable beside an
+// encrypted private one.
+func (k Key) public() (ssh.PublicKey, error) {
+	text, err := readKey(k.File)
+	if err != nil {
+		return nil, err
+	}
+	if public, _, _, _, err := ssh.ParseAuthorizedKey(text); err == nil {
+		return public, nil
+	}
+	private, err := ssh.ParsePrivateKey(text)
+	if err == nil {
+		return private.PublicKey(), nil
+	}
+	if locked, ok := errors.AsType[*ssh.PassphraseMissingError](err); ok && locked.PublicKey != nil {
+		return locked.PublicKey, nil
+	}
+	return nil, fmt.Errorf("reading the key %s: %w", k.File, err)
+}
+
 // readKey refuses a private key that others can read, as ssh does.
 func readKey(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0) //nolint:forbidigo // needs the flags; nothing is created

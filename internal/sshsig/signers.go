@@ -171,12 +171,27 @@ func parseTime(text string, local *time.Location) (time.Time, error) {
 // sign for its namespace at that time. The error says why none does; it wraps
 // ErrUnknownSigner.
 func (s Signers) Allow(sig *Signature, now time.Time) (principals string, err error) {
+	return s.allow(sig, func(string) bool { return true }, now)
+}
+
+// AllowAs is Allow for one principal, as "ssh-keygen -Y verify -I" asks for it: only
+// entries whose principals match it count.
+func (s Signers) AllowAs(sig *Signature, principal string, now time.Time) (principals string, err error) {
+	if principal == "" {
+		return "", fmt.Errorf("%w: no principal is named", ErrUnknownSigner)
+	}
+	return s.allow(sig, func(principals string) bool { return matchList(principal, principals) }, now)
+}
+
+func (s Signers) allow(sig *Signature, counts func(principals string) bool, now time.Time) (principals string, err error) {
 	why := "its key " + sig.Fingerprint() + " is not listed"
 	for _, one := range s.list {
 		if one.authority || !bytes.Equal(one.key, sig.key.Marshal()) {
 			continue
 		}
 		switch {
+		case !counts(one.principals):
+			why = fmt.Sprintf("line %d lists its key for %s only", one.line, one.principals)
 		case one.namespaces != "" && !matchList(sig.namespace, one.namespaces):
 			why = fmt.Sprintf("line %d lists its key for namespaces %s only", one.line, one.namespaces)
 		case !one.after.IsZero() && now.Before(one.after):
@@ -188,6 +203,20 @@ func (s Signers) Allow(sig *Signature, now time.Time) (principals string, err er
 		}
 	}
 	return "", fmt.Errorf("%w: %s", ErrUnknownSigner, why)
+}
+
+// Principals returns those of the first entry that lists the key, "" when none does.
+func (s Signers) Principals(k Key) (string, error) {
+	public, err := k.public()
+	if err != nil {
+		return "", err
+	}
+	for _, one := range s.list {
+		if !one.authority && bytes.Equal(one.key, public.Marshal()) {
+			return one.principals, nil
+		}
+	}
+	return "", nil
 }
 
 // matchList matches a list of patterns with * and ? as ssh_config(5) describes

@@ -157,6 +157,65 @@ func TestSignersAgreeWithSSHKeygen(t *testing.T) {
 	}
 }
 
+// TestPrincipalsAgreeWithSSHKeygen: a key speaks for whom its entry names.
+func TestPrincipalsAgreeWithSSHKeygen(t *testing.T) {
+	file := newKey(t, "ed25519", "")
+	key, message := publicKey(t, file), []byte("text")
+	armored, err := Key{File: file}.Sign(t.Context(), message, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sig, err := Parse(armored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		principals, who string
+		want            bool
+	}{
+		{"ops", "ops", true},
+		{"ops", "dev", false},
+		{"ops,dev", "dev", true},
+		{"*@widget.test", "ops@widget.test", true},
+		{"*@widget.test", "ops@widget.test.evil", false},
+		{"*,!dev", "dev", false},
+		{"*,!dev", "ops", true},
+		{"ops", "*", false},
+		{"ops", "op?", false},
+	} {
+		signers := c.principals + " " + key
+		_, err := mustSigners(t, signers).AllowAs(sig, c.who, noon)
+		if got := err == nil; got != c.want || err != nil && !errors.Is(err, ErrUnknownSigner) {
+			t.Errorf("%s as %s: %v", c.principals, c.who, err)
+		}
+		if theirs := keygenVerifies(t, signers, armored, message, c.who, namespace, noon); theirs != c.want {
+			t.Errorf("%s as %s: ssh-keygen says %v", c.principals, c.who, theirs)
+		}
+	}
+	two := mustSigners(t, "ops "+key+"\ndev "+key)
+	for _, who := range []string{"ops", "dev"} {
+		if got, err := two.AllowAs(sig, who, noon); err != nil || got != who {
+			t.Errorf("%s: %s, %v", who, got, err)
+		}
+	}
+	if _, err := two.AllowAs(sig, "", noon); !errors.Is(err, ErrUnknownSigner) {
+		t.Errorf("nobody: %v", err)
+	}
+}
+
+func TestPrincipalsOfAKey(t *testing.T) {
+	plain, locked := newKey(t, "ed25519", ""), newKey(t, "rsa", "words")
+	list := mustSigners(t, "ops "+publicKey(t, plain)+"\ndev,root "+publicKey(t, locked)+"\nother "+publicKey(t, plain))
+	for file, want := range map[string]string{plain: "ops", plain + ".pub": "ops", locked: "dev,root", locked + ".pub": "dev,root", newKey(t, "ecdsa", ""): ""} {
+		if got, err := list.Principals(Key{File: file}); err != nil || got != want {
+			t.Errorf("%s: %q, %v", file, got, err)
+		}
+	}
+	if _, err := list.Principals(Key{File: "/dev/null"}); err == nil {
+		t.Error("no key at all has principals")
+	}
+}
+
 // Lines that are not understood are errors: they may be meant to restrict.
 func TestParseSignersIsStrict(t *testing.T) {
 	key := publicKey(t, newKey(t, "ed25519", ""))

@@ -99,7 +99,7 @@ func TestOneOfManySpends(t *testing.T) {
 }
 
 func TestAStoreInMemoryIsForgetful(t *testing.T) {
-	dir, err := os.MkdirTemp("/dev/shm", "sbx-store-")
+	dir, err := os.MkdirTemp("/dev/shm", "sbx-store-") //nolint:usetesting // has to be in memory
 	if err != nil {
 		t.Fatal(err)
 	}
