@@ -16,6 +16,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/handshake"
 	"github.com/fractalboxdev/sbx/internal/netns"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
+	"github.com/fractalboxdev/sbx/internal/sandbox/notify"
 	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
 )
 
@@ -29,6 +30,7 @@ const (
 	msgProved    = "proved"      // runner: both probes came back as the floor's refusal
 	msgGo        = "go"          // supervisor: the grant is applied, start the command
 	msgSignal    = "signal"      // supervisor: signal number
+	msgNoUnix    = "no-unix"     // runner: errno; nobody can be asked about unix sockets, so there are none inside
 	msgNoExec    = "exec-failed" // runner: errno
 	msgExited    = "exited"      // runner: wait status
 	msgKill      = "kill"        // supervisor: end everything
@@ -76,6 +78,7 @@ func failure(err error) *handshake.Failure {
 type runner struct {
 	self      stage.Self
 	conn      *handshake.Conn
+	sockets   notify.Config
 	container *sandbox.Container
 	kill      sync.Once
 }
@@ -116,6 +119,7 @@ func (r *runner) run() error {
 	if err := r.conn.Send(msgStarted, handshake.Int(r.container.PID())); err != nil {
 		return err
 	}
+	r.sockets = socketRules(r.container.PID(), spec.Mapping)
 	if err := r.container.SendPlan(spec, filter); err != nil {
 		return &step{"init", err}
 	}
@@ -262,8 +266,12 @@ func (r *runner) report() error {
 func (r *runner) pass(e sandbox.Event) error {
 	switch e.Kind {
 	case sandbox.EventPty:
-		defer e.Pty.Close()
-		return r.conn.Send(msgPty, nil, e.Pty)
+		defer e.File.Close()
+		return r.conn.Send(msgPty, nil, e.File)
+	case sandbox.EventAsks:
+		go r.answer(e.File)
+	case sandbox.EventNoUnix:
+		return r.conn.Send(msgNoUnix, handshake.Int(int(e.Errno)))
 	case sandbox.EventProved:
 		return r.conn.Send(msgProved, nil)
 	case sandbox.EventExited:
@@ -275,6 +283,24 @@ func (r *runner) pass(e sandbox.Event) error {
 		return &step{"init", fmt.Errorf("%s: %w", e.Step, e.Errno)}
 	}
 	return nil
+}
+
+// socketRules say which sockets the command may be connected to.
+func socketRules(init int, m *sandbox.Mapping) notify.Config {
+	c := notify.Config{Init: init}
+	if m != nil {
+		c.Command = &notify.Identity{UID: m.KUID, GID: m.KGID}
+	}
+	return c
+}
+
+// answer makes the command's connections. Without an answer they would never end, so
+// an error ends the run.
+func (r *runner) answer(asks *os.File) {
+	if err := notify.Serve(asks, r.sockets); err != nil {
+		_ = r.conn.Send(handshake.Failed, failure(&step{"sockets", err}).Encode())
+		r.end()
+	}
 }
 
 // arrange puts the received pipes at the descriptors they are for: those that the

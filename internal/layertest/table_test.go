@@ -52,6 +52,7 @@ var table = map[string]place{
 	"registry":      {adapter, []string{"egress", "grant"}},
 	"resolver":      {adapter, []string{"egress", "event"}},
 	"sandbox":       {adapter, []string{"sandbox/stage", "class", "ticket", "grant"}},
+	"sandbox/notify": {adapter, nil},
 	"sandbox/stage": {adapter, nil},
 	"sshsig":        {adapter, nil},
 	"stdio":         {adapter, nil},

@@ -19,6 +19,8 @@ type EventKind byte
 const (
 	EventPty    EventKind = 'F' // the private pty's master
 	EventProved EventKind = 'P' // both probes came back from the floor
+	EventAsks   EventKind = 'L' // connects and listens are asked through the descriptor (package ask)
+	EventNoUnix EventKind = 'U' // they cannot be: the command has no unix sockets
 	EventFailed EventKind = 'E' // a step failed; "exec" means that the command could not be started
 	EventExited EventKind = 'X' // the command ended and everything else was killed
 )
@@ -26,7 +28,7 @@ const (
 // Event is one report of the init.
 type Event struct {
 	Kind   EventKind
-	Pty    *os.File
+	File   *os.File
 	Step   string
 	Errno  unix.Errno
 	Status unix.WaitStatus
@@ -72,10 +74,14 @@ func (c *Container) Next() (Event, error) {
 	}
 	e := Event{Kind: EventKind(tag[0])}
 	switch e.Kind {
-	case EventPty:
-		e.Pty, err = passedFile(oob[:oobn])
+	case EventPty, EventAsks:
+		e.File, err = passedFile(oob[:oobn])
 	case EventExited:
-		e.Status, err = c.readStatus()
+		status, readErr := c.readNumber()
+		e.Status, err = unix.WaitStatus(status), readErr
+	case EventNoUnix:
+		reason, readErr := c.readNumber()
+		e.Errno, err = unix.Errno(reason), readErr
 	case EventFailed:
 		e.Step, e.Errno, err = c.readFailure()
 	case EventProved:
@@ -93,12 +99,13 @@ func (c *Container) receive(b, oob []byte) (n, oobn int, err error) {
 	return n, oobn, err
 }
 
-func (c *Container) readStatus() (unix.WaitStatus, error) {
+// readNumber reads the command's status, or an errno.
+func (c *Container) readNumber() (uint32, error) {
 	var b [4]byte
 	if _, err := io.ReadFull(c.control, b[:]); err != nil {
-		return 0, fmt.Errorf("reading the command's status: %w", err)
+		return 0, fmt.Errorf("reading a number of the init's: %w", err)
 	}
-	return unix.WaitStatus(binary.NativeEndian.Uint32(b[:])), nil
+	return binary.NativeEndian.Uint32(b[:]), nil
 }
 
 // readFailure reads "step:errno\n".
@@ -125,11 +132,11 @@ func (c *Container) readFailure() (string, unix.Errno, error) {
 func passedFile(oob []byte) (*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(messages) != 1 {
-		return nil, fmt.Errorf("receiving the pty: %d messages: %w", len(messages), err)
+		return nil, fmt.Errorf("receiving a descriptor of the init's: %d messages: %w", len(messages), err)
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
-		return nil, fmt.Errorf("receiving the pty: %d descriptors: %w", len(fds), err)
+		return nil, fmt.Errorf("receiving a descriptor of the init's: %d descriptors: %w", len(fds), err)
 	}
-	return os.NewFile(uintptr(fds[0]), "pty"), nil
+	return os.NewFile(uintptr(fds[0]), "init's"), nil
 }

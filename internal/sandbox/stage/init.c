@@ -159,9 +159,9 @@ static void drop_privileges(void)
 		fail("dumpable");
 }
 
-static int send_fd(int fd)
+static int send_fd(char tag, int fd)
 {
-	char ctl[CMSG_SPACE(sizeof(int))] = { 0 }, tag = 'F';
+	char ctl[CMSG_SPACE(sizeof(int))] = { 0 };
 	struct iovec iov = { &tag, 1 };
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl };
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
@@ -185,7 +185,7 @@ static int open_pty(const struct plan_head *h)
 		fail("open-pts");
 	if (h->rows && ioctl(slave, TIOCSWINSZ, &size) < 0)
 		fail("window-size");
-	if (send_fd(master) < 0)
+	if (send_fd('F', master) < 0)
 		fail("send-pty");
 	close(master);
 	return slave;
@@ -268,6 +268,25 @@ static void prove_floor(const struct plan_head *h)
 	hear(&v6);
 }
 
+// From here on the runner answers connect and listen. What it answers by must not stay
+// with the command. Where the kernel has no such thing, or somebody else has it
+// already, there are no unix sockets.
+static void ask_runner(void)
+{
+	char frame[5] = { 'U' };
+	int listener = sbx_ask_runner(), reason = errno;
+
+	if (listener >= 0) {
+		if (send_fd('L', listener) < 0)
+			fail("send-listener");
+		close(listener);
+		return;
+	}
+	memcpy(frame + 1, &reason, sizeof reason);
+	if (sbx_forbid_unix_sockets() < 0 || write(SBX_INIT_CTL, frame, sizeof frame) != sizeof frame)
+		fail("forbid-unix-sockets");
+}
+
 static int terminal_of(const struct plan_head *h) { return h->tty & 2 ? 0 : h->tty & 4 ? 1 : 2; }
 
 // Makes the calling process the leader of a session with the pty.
@@ -301,6 +320,7 @@ static void __attribute__((noreturn)) run_command(const struct plan_head *h, cha
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	if (syscall(SYS_close_range, 3, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */) < 0)
 		fail("close-range");
+	ask_runner();
 	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, filter) < 0)
 		fail("seccomp");
 	environ = env;

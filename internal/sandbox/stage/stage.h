@@ -22,6 +22,13 @@ extern int sbx_privileged; // CAP_SYS_ADMIN in the caller's user namespace, whic
 // Runs the init's whole life. Never returns.
 void sbx_init_main(void) __attribute__((noreturn));
 
+// Makes the kernel ask the holder of the returned descriptor about each connect and
+// listen of this process and its children. Returns -1 and errno where it cannot.
+int sbx_ask_runner(void);
+
+// Leaves this process and its children no unix sockets but pairs. Returns -1 and errno.
+int sbx_forbid_unix_sockets(void);
+
 // Opens a user namespace in which id 0 stands for `kuid`/`kgid` of this
 // namespace, for idmapped mounts. Returns its descriptor or -errno.
 int sbx_idmap_userns(unsigned int disk_uid, unsigned int disk_gid, unsigned int kuid, unsigned int kgid);
