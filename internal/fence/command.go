@@ -114,6 +114,7 @@ func (f *fence) applied() []event.Measure {
 		{Name: "capabilities", Applied: true, Detail: "all dropped, bounding set empty"},
 		{Name: "no_new_privs", Applied: true},
 		{Name: "seccomp", Applied: true, Detail: "foreign ABIs killed"},
+		{Name: "unix sockets", Applied: true, Detail: "connected by sbx, to those made inside"},
 		{Name: "core dumps", Applied: true, Detail: "limit 0"},
 		{Name: "memory limit", Applied: false, Detail: "not asked for"},
 		{Name: "process limit", Applied: false, Detail: "not asked for"},
@@ -223,6 +224,10 @@ func (w *waiter) message(m message, ok bool) (done bool, err error) {
 		return true, m.err
 	}
 	switch m.Kind {
+	case msgNoUnix:
+		errno, err := m.Int()
+		w.withoutUnix(unix.Errno(errno))
+		return err != nil, err
 	case msgNoExec:
 		errno, err := m.Int()
 		if err != nil {
@@ -244,6 +249,16 @@ func (w *waiter) message(m message, ok bool) (done bool, err error) {
 		return true, errors.New("following the command: the sandbox's init was killed")
 	}
 	return false, nil
+}
+
+// withoutUnix notes that the kernel asks nobody where sockets connect to: then the
+// command has pairs only, which lead nowhere else.
+func (f *fence) withoutUnix(why unix.Errno) {
+	for i := range f.receipt.Applied {
+		if m := &f.receipt.Applied[i]; m.Name == "unix sockets" {
+			m.Detail = "none but pairs: connects cannot be followed here (" + unix.ErrnoName(why) + ")"
+		}
+	}
 }
 
 func (f *fence) exited(status unix.WaitStatus) {

@@ -109,7 +109,19 @@ func socketRefusals() []refusal {
 	for protocol := uint64(1); protocol < 32; protocol++ {
 		out = append(out, refusal{"socket", unix.EPROTONOSUPPORT, []condition{low(0, unix.AF_NETLINK), low(2, protocol)}})
 	}
-	return append(out, tableRefusals()...)
+	return append(append(out, datagramRefusals()...), tableRefusals()...)
+}
+
+// datagramRefusals close the one kind of unix socket that sends to any path without a
+// connect, by calls that hide the path. SOCK_RAW is another word for it (unix(7)).
+func datagramRefusals() []refusal {
+	var out []refusal
+	for _, call := range []string{"socket", "socketpair"} {
+		for _, kind := range []uint64{unix.SOCK_DGRAM, unix.SOCK_RAW} {
+			out = append(out, refusal{call, unix.ESOCKTNOSUPPORT, []condition{low(0, unix.AF_UNIX), {1, socketKind, kind}}})
+		}
+	}
+	return out
 }
 
 // tableRefusals close the options by which packet filters are loaded: they need
