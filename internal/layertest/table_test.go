@@ -126,7 +126,7 @@ func below(l layer) []string {
 	lower := []string{"sbx", "class", "egress", "event", "secret", "ticket", "floor", "grant", "profile", "report", "verdict"}
 	if l > adapter {
 		lower = append(lower, "artifact", "cgroup", "config", "credential", "handshake", "host", "meter", "netns", "origin", "pki", "prober", "proxy",
-			"registry", "resolver", "sandbox", "sandbox/stage", "sshsig", "stdio", "store", "term", "trust", "upstream")
+			"registry", "resolver", "sandbox", "sandbox/notify", "sandbox/stage", "sshsig", "stdio", "store", "term", "trust", "upstream")
 	}
 	if l > story {
 		lower = append(lower, "admission", "approval", "canary", "deploy", "detached", "fence", "workspace")
