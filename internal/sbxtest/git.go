@@ -2,6 +2,7 @@ package sbxtest
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/cgi"
 	"os"
@@ -52,7 +53,9 @@ func (l *Lab) repository(t testing.TB, name, repo string, files map[string]strin
 	git(t, "-C", work, "add", ".")
 	git(t, "-C", work, "-c", "user.name=lab", "-c", "user.email=lab@git.test", "commit", "--quiet", "-m", "first")
 	git(t, "clone", "--quiet", "--bare", work, bare)
-	git(t, "-C", bare, "config", "http.receivepack", "true")
+	for _, setting := range []string{"http.receivepack", "uploadpack.allowFilter", "uploadpack.allowAnySHA1InWant"} {
+		git(t, "-C", bare, "config", setting, "true")
+	}
 	git(t, "-C", bare, "update-server-info")
 	return &cgi.Handler{
 		Path:       filepath.Join(strings.TrimSpace(git(t, "--exec-path")), "git-http-backend"),
@@ -62,12 +65,33 @@ func (l *Lab) repository(t testing.TB, name, repo string, files map[string]strin
 	}
 }
 
-// git runs git without anybody's configuration.
-func git(t testing.TB, args ...string) string {
+// GitBranches adds n branches to a served repository, each with a commit of its
+// own on main.
+func (l *Lab) GitBranches(t testing.TB, name, repo string, n int) {
 	t.Helper()
+	var stream strings.Builder
+	for i := range n {
+		fmt.Fprintf(&stream, "commit refs/heads/branch%d\ncommitter lab <lab@git.test> %d +0000\ndata 0\nfrom refs/heads/main^0\n"+
+			"M 644 inline file%d\ndata 1\nx\n", i, 1_700_000_000+i, i)
+	}
+	cmd := gitCommand("-C", filepath.Join(l.dir, "git-"+name, repo+".git"), "fast-import", "--quiet")
+	cmd.Stdin = strings.NewReader(stream.String())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("adding branches: %v\n%s", err, out)
+	}
+}
+
+// gitCommand is git without anybody's configuration.
+func gitCommand(args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(context.Background(), "git", args...)
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")
-	out, err := cmd.CombinedOutput()
+	return cmd
+}
+
+// git runs git and returns what it printed.
+func git(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := gitCommand(args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
 	}

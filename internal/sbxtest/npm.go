@@ -3,6 +3,7 @@ package sbxtest
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha512"
 	"encoding/base64"
@@ -23,7 +24,11 @@ type Package struct {
 	Scripts       map[string]string // lifecycle scripts, as in package.json
 	Dependencies  map[string]string
 	Files         map[string]string // beside package.json
+	Elsewhere     string            // host that the tarball is said to be on; "" for the registry
 }
+
+// published is when each package came out.
+const published = "2020-01-01T00:00:00.000Z"
 
 // ServeNPM starts a package registry of the npm ecosystem with these packages.
 func (l *Lab) ServeNPM(t testing.TB, name string, packages ...Package) *Server {
@@ -39,12 +44,13 @@ func (l *Lab) ServeNPM(t testing.TB, name string, packages ...Package) *Server {
 		manifest := p.manifest()
 		digest := sha512.Sum512(tarball)
 		manifest["dist"] = map[string]string{
-			"tarball":   "https://" + name + file,
+			"tarball":   "https://" + cmp.Or(p.Elsewhere, name) + file,
 			"integrity": "sha512-" + base64.StdEncoding.EncodeToString(digest[:]),
 		}
 		answers["/"+p.Name] = encode(t, map[string]any{
 			"name": p.Name, "dist-tags": map[string]string{"latest": p.Version},
 			"versions": map[string]any{p.Version: manifest},
+			"time":     map[string]string{p.Version: published}, // some clients take nothing that is new
 		})
 	}
 	return l.Serve(name, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
