@@ -54,6 +54,8 @@ func TestCurl(t *testing.T) {
 		{"--http1.1 -w %{http_code} https://unlisted.test/", "520"},
 		{"--http2 -w %{http_code} https://unlisted.test/", "520"},
 		{"-w %{http_code} http://unlisted.test/", "520"},
+		{"--http1.1 -A yarn/1.22.22 -w %{http_code} https://unlisted.test/", "403"}, // it repeats any 5xx
+		{"--http2 -A yarn/1.22.22 -w %{http_code} https://unlisted.test/", "403"},
 		{"--http1.1 -o /dev/null -w %{http_code} -T " + file + " " + urlFor("https", "ok.test", port, "/no"), "403"},
 		{"--http2 -o /dev/null -w %{http_code} -T " + file + " " + urlFor("https", "ok.test", port, "/no"), "403"},
 	} {

@@ -80,13 +80,22 @@ func (x *exchange) answer(r *refusal) {
 		return
 	}
 	x.started = true
-	sendRefusal(x.w, r)
+	status := r.status
+	if agent, _ := x.req.fields.get("User-Agent"); status == statusGate && strings.HasPrefix(agent, "yarn/1.") {
+		status = gateForYarn1
+	}
+	sendRefusal(x.w, r, status)
 }
+
+// gateForYarn1 is the gate's status for yarn's classic line. That repeats every
+// request that a 5xx answers, four times, 3 s apart, and no setting ends it
+// (RequestManager.execute in its lib/cli.js); a 403 is final for it.
+const gateForYarn1 = 403
 
 // sendRefusal writes a response that is all ours. Its reason phrase is what
 // package managers print, so it carries the code as well.
-func sendRefusal(w responder, r *refusal) {
-	if r.status == 0 {
+func sendRefusal(w responder, r *refusal, status int) {
+	if status == 0 {
 		w.abort()
 		return
 	}
@@ -98,7 +107,7 @@ func sendRefusal(w responder, r *refusal) {
 	if c, ok := w.(interface{ closing() }); ok {
 		c.closing()
 	}
-	err := w.start(r.status, "sbx "+string(r.code), fs, int64(len(text)))
+	err := w.start(status, "sbx "+string(r.code), fs, int64(len(text)))
 	if err == nil {
 		err = w.finish([]byte(text), nil)
 	}

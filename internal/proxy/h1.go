@@ -333,7 +333,7 @@ func connectHost(req *request, host egress.Host, port uint16) *refusal {
 // refuse answers with a refusal and gives up the connection.
 func (h *h1) refuse(r *refusal) {
 	h.close = true
-	sendRefusal(h, r)
+	sendRefusal(h, r, r.status)
 }
 
 func (h *h1) proceed() error {

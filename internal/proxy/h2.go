@@ -376,7 +376,7 @@ func (h *h2) run(st *h2Stream, req *request, err error) {
 	if wire, ok := errors.AsType[*wireError](err); ok {
 		r := refuseWire(wire)
 		h.s.deny(h.c.origin.requestRow(req), r)
-		sendRefusal(st, r)
+		sendRefusal(st, r, r.status)
 		return
 	}
 	h.s.handle(h.c.origin, req, st)

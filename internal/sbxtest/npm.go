@@ -1,19 +1,13 @@
 package sbxtest
 
 import (
-	"archive/tar"
-	"bytes"
 	"cmp"
-	"compress/gzip"
 	"crypto/sha512"
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"path"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -33,13 +27,16 @@ const published = "2020-01-01T00:00:00.000Z"
 // ServeNPM starts a package registry of the npm ecosystem with these packages.
 func (l *Lab) ServeNPM(t testing.TB, name string, packages ...Package) *Server {
 	t.Helper()
+	return l.ServeNPMBelow(t, name, "", packages...)
+}
+
+// ServeNPMBelow is ServeNPM for a registry below a path of its host, such as "/npm".
+func (l *Lab) ServeNPMBelow(t testing.TB, name, base string, packages ...Package) *Server {
+	t.Helper()
 	answers := map[string][]byte{}
 	for _, p := range packages {
-		tarball, err := p.tarball()
-		if err != nil {
-			t.Fatalf("packing %s: %v", p.Name, err)
-		}
-		file := path.Join("/", p.Name, "-", path.Base(p.Name)+"-"+p.Version+".tgz")
+		tarball := p.tarball(t)
+		file := path.Join("/", base, p.Name, "-", path.Base(p.Name)+"-"+p.Version+".tgz")
 		answers[file] = tarball
 		manifest := p.manifest()
 		digest := sha512.Sum512(tarball)
@@ -47,7 +44,7 @@ func (l *Lab) ServeNPM(t testing.TB, name string, packages ...Package) *Server {
 			"tarball":   "https://" + cmp.Or(p.Elsewhere, name) + file,
 			"integrity": "sha512-" + base64.StdEncoding.EncodeToString(digest[:]),
 		}
-		answers["/"+p.Name] = encode(t, map[string]any{
+		answers[base+"/"+p.Name] = encode(t, map[string]any{
 			"name": p.Name, "dist-tags": map[string]string{"latest": p.Version},
 			"versions": map[string]any{p.Version: manifest},
 			"time":     map[string]string{p.Version: published}, // some clients take nothing that is new
@@ -89,30 +86,11 @@ func (p Package) manifest() map[string]any {
 }
 
 // tarball packs the package as npm does: everything below package/.
-func (p Package) tarball() ([]byte, error) {
-	manifest, err := json.Marshal(p.manifest())
-	if err != nil {
-		return nil, err
+func (p Package) tarball(t testing.TB) []byte {
+	t.Helper()
+	files := map[string]string{"package/package.json": string(encode(t, p.manifest()))}
+	for name, text := range p.Files {
+		files["package/"+name] = text
 	}
-	files := map[string]string{"package.json": string(manifest)}
-	maps.Copy(files, p.Files)
-	var packed bytes.Buffer
-	zipped := gzip.NewWriter(&packed)
-	archive := tar.NewWriter(zipped)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		header := &tar.Header{Name: "package/" + name, Mode: 0o755, Size: int64(len(files[name]))}
-		if err := archive.WriteHeader(header); err != nil {
-			return nil, fmt.Errorf("packing %s: %w", name, err)
-		}
-		if _, err := archive.Write([]byte(files[name])); err != nil {
-			return nil, fmt.Errorf("packing %s: %w", name, err)
-		}
-	}
-	if err := archive.Close(); err != nil {
-		return nil, err
-	}
-	if err := zipped.Close(); err != nil {
-		return nil, err
-	}
-	return packed.Bytes(), nil
+	return gzipped(t, files)
 }
