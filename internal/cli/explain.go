@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fractalboxdev/sbx/internal/coding"
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/report"
@@ -90,6 +91,7 @@ func (o explainOptions) request() (egress.Request, []byte, error) {
 		return req, nil, &usageError{"--body-length is negative", "give the size in bytes"}
 	}
 	req.Method, req.BodyLength = o.method, o.length
+	req.Coded = coding.Grows(coding.Parse(o.encoding))
 	if o.body == "" {
 		return req, nil, nil
 	}

@@ -269,7 +269,7 @@ func hangsOn(code egress.Code) string {
 	switch code {
 	case egress.CodeQuery:
 		return "query"
-	case egress.CodeBodyTooLarge, egress.CodeBodyNotGranted, egress.CodeBodyAssertion, egress.CodeUploadBudget:
+	case egress.CodeBodyTooLarge, egress.CodeBodyNotGranted, egress.CodeBodyEncoding, egress.CodeBodyAssertion, egress.CodeUploadBudget:
 		return "body"
 	case egress.CodeMalformed, egress.CodeAuthorityMismatch, egress.CodeNotHTTP, egress.CodeNotTLS, egress.CodePlaceholder, egress.CodeUpgrade:
 		return "message itself"

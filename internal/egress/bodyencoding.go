@@ -6,13 +6,18 @@ import (
 	"errors"
 	"io"
 	"strings"
+
+	"github.com/fractalboxdev/sbx/internal/coding"
 )
 
 var errBodySize = errors.New("the decoded body is larger than the cap")
 
 func bodyCode(err error) Code {
-	if errors.Is(err, errBodySize) {
+	switch {
+	case errors.Is(err, errBodySize):
 		return CodeBodyTooLarge
+	case errors.Is(err, coding.ErrCoding):
+		return CodeBodyEncoding
 	}
 	return CodeBodyAssertion
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/fractalboxdev/sbx/internal/coding"
 )
 
 // Policy is a compiled set of rules, indexed by host. It is immutable and safe
@@ -165,7 +167,8 @@ func (p *Policy) onFloor(h Host) bool {
 }
 
 // Decide judges one request, in the order gate, protocol, port, method, path,
-// query, body length; a request passes when one rule lets it pass. A connection
+// query, body length; a request passes when one rule lets it pass. Of several rules
+// that take a body whose size only shows later, the one that takes most counts. A connection
 // that is to be relayed unseen is judged as ProtocolTCP, which only rules for tcp
 // and tunnels allow; a decrypted request is never allowed by those. A rule with
 // body assertions allows a request subject to DecideBody.
@@ -178,7 +181,7 @@ func (p *Policy) Decide(req Request) Decision {
 // by a rule with body assertions. req.BodyLength is taken from body.
 func (p *Policy) DecideBody(req Request, body []byte, contentEncoding, contentType string) Decision {
 	req.BodyLength = int64(len(body))
-	return p.decide(&req, &bodyInput{body, contentEncoding, contentType})
+	return p.decide(&req, &bodyInput{body: body, encoding: contentEncoding, contentType: contentType})
 }
 
 func (p *Policy) gateCode(h Host) Code {
@@ -191,6 +194,25 @@ func (p *Policy) gateCode(h Host) Code {
 type bodyInput struct {
 	body                  []byte
 	encoding, contentType string
+
+	tried int64 // the limit up to which it was decoded, plus 1
+	size  int64 // decoded, as far as it was
+	err   error // why it cannot be
+}
+
+// fits reports whether the body is decoded to at most limit bytes.
+func (b *bodyInput) fits(limit int64) error {
+	if len(b.body) == 0 {
+		return nil
+	}
+	if b.tried == 0 || b.err == nil && b.size >= b.tried && limit >= b.tried {
+		b.tried = limit + 1
+		b.size, b.err = coding.Size(b.body, coding.Parse(b.encoding), limit)
+	}
+	if b.err == nil && b.size > limit {
+		return errBodySize
+	}
+	return b.err
 }
 
 func (p *Policy) decide(req *Request, body *bodyInput) Decision {
@@ -201,10 +223,17 @@ func (p *Policy) decide(req *Request, body *bodyInput) Decision {
 		return gateDenial(req, p.gateCode(req.Host), p.profiles)
 	}
 	exact, wild := p.rulesFor(req.Host)
-	best := attempt{}
+	best, open := attempt{}, body == nil && (req.BodyLength < 0 || req.Coded && req.BodyLength > 0)
+	var widest *Rule
 	for _, rules := range [2][]*Rule{exact, wild} {
 		for _, rule := range rules {
 			try := judge(rule, req, body)
+			if try.code == CodeAllowed && open {
+				if widest == nil || rule.takesMore(widest, req.Method) {
+					widest = rule
+				}
+				continue
+			}
 			if try.code == CodeAllowed {
 				return Decision{Verdict: Allow, Stage: StageHandler, Code: CodeAllowed, Rule: rule}
 			}
@@ -212,6 +241,9 @@ func (p *Policy) decide(req *Request, body *bodyInput) Decision {
 				best = try
 			}
 		}
+	}
+	if widest != nil {
+		return Decision{Verdict: Allow, Stage: StageHandler, Code: CodeAllowed, Rule: widest}
 	}
 	return handlerDenial(req, best)
 }
@@ -237,11 +269,23 @@ func judge(rule *Rule, req *Request, body *bodyInput) attempt {
 			return attempt{rule: rule, code: CodeBodyTooLarge, depth: 7}
 		}
 	}
+	if body != nil && !opaque(rule) && !rule.Body.Asserts() {
+		if err := body.fits(rule.BodyCap(req.Method)); err != nil {
+			return attempt{rule: rule, code: bodyCode(err), depth: 7, detail: err.Error()}
+		}
+	}
 	if body != nil && rule.Body.Asserts() {
 		code, detail := rule.JudgeBody(body.body, body.encoding, body.contentType)
 		return attempt{rule: rule, code: code, depth: 8, detail: detail}
 	}
 	return attempt{rule: rule, code: CodeAllowed}
+}
+
+// takesMore reports whether a body of any size that other lets pass fits r as well,
+// and fewer of them have to be asked for what they say.
+func (r *Rule) takesMore(other *Rule, method string) bool {
+	mine, its := r.BodyCap(method), other.BodyCap(method)
+	return mine > its || mine == its && other.Body.Asserts() && !r.Body.Asserts()
 }
 
 func opaque(rule *Rule) bool { return rule.Tunnel || rule.Protocol == ProtocolTCP }

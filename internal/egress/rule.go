@@ -190,6 +190,7 @@ type Request struct {
 	Path       Path
 	Query      Query
 	BodyLength int64 // declared bytes; 0 none, -1 unknown
+	Coded      bool  // the body has a content coding: it may be decoded to more than BodyLength
 }
 
 // Verdict is the outcome of judging. The zero value denies.
@@ -240,6 +241,7 @@ const (
 	CodeQuery             Code = "query-not-granted"
 	CodeBodyTooLarge      Code = "body-too-large"
 	CodeBodyNotGranted    Code = "body-not-granted"
+	CodeBodyEncoding      Code = "body-encoding"
 	CodeBodyAssertion     Code = "body-assertion"
 	CodeUploadBudget      Code = "upload-budget"
 	CodeRedirect          Code = "redirect-not-granted"

@@ -27,7 +27,8 @@ var table = map[string]place{
 	"sbx": {value, nil}, // the embedded profiles
 
 	"class":   {value, nil},
-	"egress":  {value, nil},
+	"coding":  {value, nil},
+	"egress":  {value, []string{"coding"}},
 	"event":   {value, nil},
 	"secret":  {value, nil},
 	"ticket":  {value, nil},
@@ -48,7 +49,7 @@ var table = map[string]place{
 	"origin":         {adapter, nil},
 	"pki":            {adapter, nil},
 	"prober":         {adapter, nil},
-	"proxy":          {adapter, []string{"egress", "event", "secret"}},
+	"proxy":          {adapter, []string{"coding", "egress", "event", "secret"}},
 	"registry":       {adapter, []string{"egress", "grant"}},
 	"resolver":       {adapter, []string{"egress", "event"}},
 	"sandbox":        {adapter, []string{"sandbox/stage", "class", "ticket", "grant"}},
@@ -88,11 +89,11 @@ var homes = map[string][]string{
 	"cunicu.li/gont":                    {"sbxtest"},
 	"database/sql":                      {"store"},
 	"github.com/BurntSushi/toml":        {"config", "profile"},
-	"github.com/andybalholm/brotli":     {"proxy"},
+	"github.com/andybalholm/brotli":     {"coding", "proxy"}, // proxy's tests encode with it
 	"github.com/charmbracelet/lipgloss": {"term"},
 	"github.com/creack/pty":             {"stdio", "sandbox"},
 	"github.com/google/nftables":        {"netns"},
-	"github.com/klauspost/compress":     {"proxy"},
+	"github.com/klauspost/compress":     {"coding", "proxy"},
 	"github.com/mattn/go-sqlite3":       {"store"},
 	"github.com/miekg/dns":              {"resolver", "sbxtest"},
 	"github.com/muesli/termenv":         {"term"},
@@ -123,7 +124,7 @@ var impure = []string{
 
 // below lists every package of the table under a storey.
 func below(l layer) []string {
-	lower := []string{"sbx", "class", "egress", "event", "secret", "ticket", "floor", "grant", "profile", "report", "verdict"}
+	lower := []string{"sbx", "class", "coding", "egress", "event", "secret", "ticket", "floor", "grant", "profile", "report", "verdict"}
 	if l > adapter {
 		lower = append(lower, "artifact", "cgroup", "config", "credential", "handshake", "host", "meter", "netns", "origin", "pki", "prober", "proxy",
 			"registry", "resolver", "sandbox", "sandbox/notify", "sandbox/stage", "sshsig", "stdio", "store", "term", "trust", "upstream")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fractalboxdev/sbx/internal/coding"
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
 )
@@ -25,8 +26,9 @@ type exchange struct {
 	body     []byte // judged before anything was sent
 	reserved int64  // of the server's budget for buffered bodies
 	stream   *stream
-	gone     func() // ends the exchange when the client leaves
-	started  bool   // the client has seen the beginning of a response
+	measured *measured // what stream reads, when that is coded
+	gone     func()    // ends the exchange when the client leaves
+	started  bool      // the client has seen the beginning of a response
 	received int64
 }
 
@@ -168,6 +170,7 @@ func (x *exchange) locate() (*hop, *refusal) {
 		return h, refuse(egress.CodePathMalformed, err.Error())
 	}
 	h.ask.Path, h.ask.Query = path, query
+	h.ask.Coded = coding.Grows(codings(x.req.fields))
 	return h, nil
 }
 
@@ -266,8 +269,9 @@ func (x *exchange) admitBody(_ context.Context, h *hop) *refusal {
 		return r
 	}
 	if !x.loaded && !h.rule.Body.Asserts() && limit > bufferBelow {
-		x.stream = &stream{r: x.req.body, left: limit, snap: x.snap, rule: h.rule}
-		return nil
+		body, r := x.measure(h, coding.Parse(encoding), limit, nil)
+		x.stream = &stream{r: body, left: limit, snap: x.snap, rule: h.rule}
+		return r
 	}
 	if !x.loaded && h.ask.BodyLength != 0 {
 		if r := x.load(h, limit); r != nil {
@@ -309,7 +313,7 @@ func (x *exchange) load(h *hop, limit int64) *refusal {
 	if !x.s.held.bodies.take(want) {
 		return refuseWire(x.s.errTooMuch())
 	}
-	x.reserved = want
+	x.reserved += want
 	if err := x.w.proceed(); err != nil {
 		return refuseWire(malformed("the client left before its body: " + err.Error()))
 	}
@@ -330,6 +334,9 @@ func (x *exchange) load(h *hop, limit int64) *refusal {
 }
 
 func (x *exchange) release() {
+	if x.measured != nil {
+		x.measured.close()
+	}
 	x.s.held.bodies.give(x.reserved)
 	x.reserved = 0
 }

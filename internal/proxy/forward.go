@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 
+	"github.com/fractalboxdev/sbx/internal/coding"
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
 )
@@ -210,6 +211,8 @@ func (x *exchange) lateRefusal(h *hop, err error) *refusal {
 	switch {
 	case errors.Is(cut, errOverCap):
 		return refuse(egress.CodeBodyTooLarge, egress.Describe(h.ask)+": "+errOverCap.Error())
+	case errors.Is(cut, coding.ErrCoding):
+		return refuse(egress.CodeBodyEncoding, egress.Describe(h.ask)+": "+cut.Error())
 	case errors.Is(cut, errOverBudget):
 		return refuse(egress.CodeUploadBudget, egress.Describe(h.ask)+": "+errOverBudget.Error())
 	case errors.As(cut, &wire):

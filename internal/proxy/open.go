@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 
+	"github.com/fractalboxdev/sbx/internal/coding"
 	"github.com/fractalboxdev/sbx/internal/egress"
 )
 
@@ -49,11 +50,14 @@ func (x *exchange) openBody(h *hop, rule *egress.Rule) {
 		body = io.MultiReader(bytes.NewReader(x.body), body)
 		x.body, x.req.expects = nil, false // it was told to go on
 	}
-	left := int64(math.MaxInt64)
+	soft := &stream{r: body, left: math.MaxInt64, snap: x.snap, rule: rule, soft: true}
 	if rule != nil {
-		left = rule.BodyCap(h.ask.Method)
+		soft.left = rule.BodyCap(h.ask.Method)
+		if x.measured != nil { // by judging; nothing was read
+			x.measured.note, soft.r = soft.pass, x.measured
+		}
 	}
-	x.stream = &stream{r: body, left: left, snap: x.snap, rule: rule, soft: true}
+	x.stream = soft
 }
 
 // allowance is what addresses a hop may go to. In the positions that forward all,
@@ -76,6 +80,8 @@ func (x *exchange) notePassed(h *hop) {
 		return
 	case errors.Is(err, errOverBudget):
 		code = egress.CodeUploadBudget
+	case errors.Is(err, coding.ErrCoding):
+		code = egress.CodeBodyEncoding
 	}
 	r := refuse(code, egress.Describe(h.ask)+": "+err.Error())
 	row := x.row(h)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/fractalboxdev/sbx/internal/coding"
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/secret"
 )
@@ -67,17 +68,12 @@ func (x *exchange) echoed(h *hop, where string) *refusal {
 	return r
 }
 
-// codings returns the content codings of a response, the last applied last.
+// codings returns the content codings of a message, the last applied last.
 func codings(fs fields) []string {
 	var out []string
 	for i := range fs {
-		if !strings.EqualFold(fs[i].name, "Content-Encoding") {
-			continue
-		}
-		for coding := range strings.SplitSeq(fs[i].value, ",") {
-			if coding = strings.ToLower(strings.Trim(coding, " \t")); coding != "" && coding != "identity" {
-				out = append(out, coding)
-			}
+		if strings.EqualFold(fs[i].name, "Content-Encoding") {
+			out = append(out, coding.Parse(fs[i].value)...)
 		}
 	}
 	return out
@@ -87,39 +83,31 @@ func codings(fs fields) []string {
 // they came and decoded. What may be the beginning of the secret is held back
 // until more shows that it is not.
 type searched struct {
+	feed
 	src     io.Reader
 	trailer func() fields
 	finder  *secret.Finder
 	raw     *secret.Search
 	plain   *secret.Search // nil where there is no coding
-	decoder decoder        // reads through fetched
+	decoder coding.Decoder // reads through feed
 	out     []byte         // decoded bytes are only looked at here
 
-	held    []byte // read from src, not yet given away
-	rawOpen int    // of the last bytes of held
-	safe    int    // of the first bytes of held: decoded and searched
-	taken   int    // of the first bytes of held: read by the decoder
-	before  int    // taken as it was one piece earlier
-	err     error  // what ended src
-	done    bool   // everything that will be searched was
-	began   bool   // there was a byte
+	rawOpen int   // of the last bytes of held
+	safe    int   // of the first bytes of held: decoded and searched
+	before  int   // taken as it was one piece earlier
+	err     error // what ended src
+	done    bool  // everything that will be searched was
+	began   bool  // there was a byte
 }
-
-const (
-	// maxHeld bounds what may wait for its decoding, in bytes. Decoders give out
-	// what they have after at most a window of 32 KiB or a block of 128 KiB.
-	maxHeld = 4 << 20
-	// decodedPiece is larger than what any decoder gives out at once.
-	decodedPiece = 160 << 10
-)
 
 func newSearched(src io.Reader, f *secret.Finder, codings []string, trailer func() fields) (*searched, error) {
 	b := &searched{src: src, trailer: trailer, finder: f, raw: secret.NewSearch(f)}
+	b.fetch = b.fetchSearched
 	if len(codings) == 0 {
 		return b, nil
 	}
 	b.plain, b.out = secret.NewSearch(f), make([]byte, decodedPiece)
-	if b.decoder = newDecoder(codings, &fetched{b: b}); b.decoder == nil {
+	if b.decoder = coding.New(codings, &b.feed); b.decoder == nil {
 		return nil, fmt.Errorf("%w: its coding is %s", errUnsearched, egress.CleanPath(strings.Join(codings, ",")))
 	}
 	return b, nil
@@ -158,13 +146,9 @@ func (b *searched) releasable() int {
 }
 
 func (b *searched) drop(n int) {
-	b.held = b.held[n:]
+	b.feed.drop(n)
 	b.safe = max(b.safe-n, 0)
-	b.taken -= n
 	b.before = max(b.before-n, 0)
-	if len(b.held) == 0 {
-		b.held = nil
-	}
 }
 
 // advance searches some more.
@@ -175,7 +159,7 @@ func (b *searched) advance() error {
 		}
 		return nil
 	}
-	n, clean, err := b.decoder.decode(b.out)
+	n, clean, err := b.decoder.Decode(b.out)
 	open, found := b.plain.Next(b.out[:n])
 	switch {
 	case found:
@@ -233,9 +217,9 @@ func (b *searched) ended(err error) error {
 	return nil
 }
 
-// fetch reads a piece and searches it as it is. An error that comes with data
+// fetchSearched reads a piece and searches it as it is. An error that comes with data
 // does not save the data from being searched.
-func (b *searched) fetch() error {
+func (b *searched) fetchSearched() error {
 	buf := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(buf)
 	for b.err == nil {
@@ -252,4 +236,59 @@ func (b *searched) fetch() error {
 		}
 	}
 	return b.err
+}
+
+const (
+	// maxHeld bounds what may wait for its decoding, in bytes. Decoders give out
+	// what they have after at most a window of 32 KiB or a block of 128 KiB.
+	maxHeld = 4 << 20
+	// decodedPiece is larger than what any decoder gives out at once.
+	decodedPiece = 160 << 10
+)
+
+var errHeld = fmt.Errorf("more than %d bytes wait for their decoding", maxHeld)
+
+// feed is what a decoder reads, as a coding.Source: bytes that are held until they may
+// go on.
+type feed struct {
+	held  []byte       // read, not yet given away
+	taken int          // of the first bytes of held: read by the decoder
+	fetch func() error // adds to held, or says why it cannot
+}
+
+// Read gives the decoder what is held and not yet taken.
+func (f *feed) Read(p []byte) (int, error) {
+	for f.taken == len(f.held) {
+		if len(f.held) > maxHeld {
+			return 0, errHeld
+		}
+		if err := f.fetch(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, f.held[f.taken:])
+	f.taken += n
+	return n, nil
+}
+
+// ReadByte is Read for decoders that would buffer otherwise.
+func (f *feed) ReadByte() (byte, error) {
+	var one [1]byte
+	_, err := f.Read(one[:])
+	return one[0], err
+}
+
+// More waits until there is more to read, or the end.
+func (f *feed) More() bool { return f.taken < len(f.held) || f.fetch() == nil }
+
+// Unread gives back the last n bytes.
+func (f *feed) Unread(n int) { f.taken -= n }
+
+// drop forgets the first n bytes, which were given away.
+func (f *feed) drop(n int) {
+	f.held = f.held[n:]
+	f.taken -= n
+	if len(f.held) == 0 {
+		f.held = nil
+	}
 }

@@ -21,7 +21,9 @@ const (
 )
 
 // serverHello is the beginning of one; only its random counts here.
-func serverHello(random string) string { return "\x16\x03\x03\x00\x26\x02\x00\x00\x22\x03\x03" + random }
+func serverHello(random string) string {
+	return "\x16\x03\x03\x00\x26\x02\x00\x00\x22\x03\x03" + random
+}
 
 // tunnelled sends hello, waits for answer, sends the rest, and returns what upstream saw
 // behind the first hello.

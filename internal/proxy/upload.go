@@ -42,6 +42,15 @@ func (b *stream) passed() error {
 	return b.late
 }
 
+// pass notes a limit that was gone over.
+func (b *stream) pass(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.late == nil {
+		b.late = err
+	}
+}
+
 // Read never returns a byte beyond the cap. Its failures stay, because what
 // carries the body wraps or drops them.
 func (b *stream) Read(p []byte) (int, error) {

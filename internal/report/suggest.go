@@ -123,6 +123,8 @@ func never(code egress.Code) string {
 		return "the request names more than one host"
 	case egress.CodePathMalformed:
 		return "the path has dot segments, empty segments or a second encoding"
+	case egress.CodeBodyEncoding:
+		return "the body has a content coding whose decoded size cannot be told; send it without one"
 	case egress.CodeRedirectHops:
 		return "a chain of redirects has at most five hops"
 	case egress.CodeUDP:

@@ -1,4 +1,6 @@
-package proxy
+// Package coding undoes the content codings of HTTP messages, as they come or as a
+// whole.
+package coding
 
 import (
 	"compress/flate"
@@ -7,21 +9,45 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/zstd"
 )
 
-// decoder undoes a content coding.
-type decoder interface {
-	// decode returns the next piece. clean reports that nobody could decode more of
-	// what was read so far than was given out.
-	decode(out []byte) (n int, clean bool, err error)
+// Decoder undoes a content coding.
+type Decoder interface {
+	// Decode returns the next piece, at the end io.EOF. clean reports that nobody could
+	// decode more of what was read so far than was given out.
+	Decode(out []byte) (n int, clean bool, err error)
 }
 
-// newDecoder returns the decoder for a list of content codings (RFC 9110 section
-// 8.4.1, RFC 7932, RFC 8878), nil when there is none.
-func newDecoder(codings []string, from *fetched) decoder {
+// Source is what a Decoder reads, byte by byte where the coding allows it, so that
+// nothing is read ahead of what was decoded.
+type Source interface {
+	io.Reader
+	io.ByteReader
+	// More waits until there is more to read, or the end.
+	More() bool
+	// Unread gives back the last n bytes that were read.
+	Unread(n int)
+}
+
+// Parse returns the codings that a Content-Encoding names, in the order in which they
+// were applied, without those that do nothing.
+func Parse(value string) []string {
+	var out []string
+	for coding := range strings.SplitSeq(value, ",") {
+		if coding = strings.ToLower(strings.Trim(coding, " \t")); coding != "" && coding != "identity" {
+			out = append(out, coding)
+		}
+	}
+	return out
+}
+
+// New returns the Decoder for a list of content codings (RFC 9110 section 8.4.1,
+// RFC 7932, RFC 8878), nil when there is none.
+func New(codings []string, from Source) Decoder {
 	if len(codings) != 1 {
 		return nil
 	}
@@ -48,7 +74,7 @@ const zstdWindow = 8 << 20
 // one that does not fill the piece has nothing left.
 type blockDecoder struct{ r io.Reader }
 
-func (d *blockDecoder) decode(out []byte) (n int, clean bool, err error) {
+func (d *blockDecoder) Decode(out []byte) (n int, clean bool, err error) {
 	n, err = d.r.Read(out)
 	return n, n < len(out), err
 }
@@ -67,12 +93,12 @@ func (c *flateCount) add(n int) (clean bool) {
 
 // gzipDecoder reads any number of members (RFC 1952 section 2.2).
 type gzipDecoder struct {
-	from  *fetched
+	from  Source
 	r     *gzip.Reader
 	count flateCount
 }
 
-func (d *gzipDecoder) decode(out []byte) (n int, clean bool, err error) {
+func (d *gzipDecoder) Decode(out []byte) (n int, clean bool, err error) {
 	if d.r == nil {
 		if d.r, err = gzip.NewReader(d.from); err != nil {
 			return 0, false, fmt.Errorf("reading gzip: %w", err)
@@ -88,12 +114,12 @@ func (d *gzipDecoder) decode(out []byte) (n int, clean bool, err error) {
 	if n > 0 {
 		return n, true, nil
 	}
-	if !d.from.more() {
+	if !d.from.More() {
 		return 0, true, io.EOF
 	}
 	d.count = 0
 	if err := d.r.Reset(d.from); err != nil {
-		return 0, false, fmt.Errorf("reading the next member of gzip: %w", unexpected(err))
+		return 0, false, fmt.Errorf("reading the next member of gzip: %w", cut(err))
 	}
 	d.r.Multistream(false)
 	return 0, false, nil
@@ -102,12 +128,12 @@ func (d *gzipDecoder) decode(out []byte) (n int, clean bool, err error) {
 // deflateDecoder takes zlib's format, which is meant, and the raw one, which some
 // servers send.
 type deflateDecoder struct {
-	from  *fetched
+	from  Source
 	r     io.Reader
 	count flateCount
 }
 
-func (d *deflateDecoder) decode(out []byte) (n int, clean bool, err error) {
+func (d *deflateDecoder) Decode(out []byte) (n int, clean bool, err error) {
 	if d.r == nil {
 		if err := d.open(); err != nil {
 			return 0, false, fmt.Errorf("reading deflate: %w", err)
@@ -122,7 +148,7 @@ func (d *deflateDecoder) open() (err error) {
 	if _, err := io.ReadFull(d.from, head[:]); err != nil {
 		return err
 	}
-	d.from.b.taken -= len(head)
+	d.from.Unread(len(head))
 	if head[0]&15 != 8 || (int(head[0])<<8|int(head[1]))%31 != 0 {
 		d.r = flate.NewReader(d.from)
 		return nil
@@ -131,35 +157,10 @@ func (d *deflateDecoder) open() (err error) {
 	return err
 }
 
-// fetched is what a decoder reads, byte by byte where it wants, so that nothing is
-// read ahead of what was decoded.
-type fetched struct{ b *searched }
-
-// Read gives the decoder what is held and not yet taken.
-func (f *fetched) Read(p []byte) (int, error) {
-	for f.b.taken == len(f.b.held) {
-		if len(f.b.held) > maxHeld {
-			return 0, errUnsearched
-		}
-		if err := f.b.fetch(); err != nil {
-			return 0, err
-		}
+// cut turns the end of a stream inside of something into an error of its own.
+func cut(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
 	}
-	n := copy(p, f.b.held[f.b.taken:])
-	f.b.taken += n
-	return n, nil
+	return err
 }
-
-// ReadByte is Read for decoders that would buffer otherwise.
-func (f *fetched) ReadByte() (byte, error) {
-	var one [1]byte
-	_, err := f.Read(one[:])
-	return one[0], err
-}
-
-// more waits until there is more to read, or the end.
-func (f *fetched) more() bool {
-	return f.b.taken < len(f.b.held) || f.b.fetch() == nil
-}
-
-var _ flate.Reader = (*fetched)(nil)
