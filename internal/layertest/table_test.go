@@ -32,6 +32,7 @@ var table = map[string]place{
 	"event":   {value, nil},
 	"secret":  {value, nil},
 	"ticket":  {value, nil},
+	"guard":   {value, nil},
 	"floor":   {value, nil},
 	"grant":   {value, []string{"class", "egress"}},
 	"profile": {value, []string{"class", "egress", "grant", "sbx"}},
@@ -48,6 +49,7 @@ var table = map[string]place{
 	"netns":          {adapter, nil},
 	"origin":         {adapter, nil},
 	"pki":            {adapter, nil},
+	"project":        {adapter, []string{"guard"}},
 	"prober":         {adapter, nil},
 	"proxy":          {adapter, []string{"coding", "egress", "event", "secret"}},
 	"registry":       {adapter, []string{"egress", "grant"}},
@@ -124,9 +126,9 @@ var impure = []string{
 
 // below lists every package of the table under a storey.
 func below(l layer) []string {
-	lower := []string{"sbx", "class", "coding", "egress", "event", "secret", "ticket", "floor", "grant", "profile", "report", "verdict"}
+	lower := []string{"sbx", "class", "coding", "egress", "event", "secret", "ticket", "floor", "grant", "guard", "profile", "report", "verdict"}
 	if l > adapter {
-		lower = append(lower, "artifact", "cgroup", "config", "credential", "handshake", "host", "meter", "netns", "origin", "pki", "prober", "proxy",
+		lower = append(lower, "artifact", "cgroup", "config", "credential", "handshake", "host", "meter", "netns", "origin", "pki", "prober", "project", "proxy",
 			"registry", "resolver", "sandbox", "sandbox/notify", "sandbox/stage", "sshsig", "stdio", "store", "term", "trust", "upstream")
 	}
 	if l > story {

@@ -1,0 +1,300 @@
+package project
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// made is a project in which scripts are run as a sandboxed command would.
+type made struct {
+	t    *testing.T
+	root string
+	home string
+	tar  bytes.Buffer
+}
+
+func makeProject(t *testing.T, script string) *made {
+	t.Helper()
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &made{t: t, root: filepath.Join(base, "project"), home: filepath.Join(base, "home")}
+	for _, dir := range []string{m.root, m.home} {
+		if err := os.Mkdir(dir, 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.sh(script)
+	return m
+}
+
+// sh runs a script in the project, with git's own settings only.
+func (m *made) sh(script string) {
+	m.t.Helper()
+	cmd := exec.CommandContext(m.t.Context(), "bash", "-ec", script)
+	cmd.Dir = m.root
+	cmd.Env = []string{
+		"PATH=/usr/bin:/bin", "HOME=" + m.home, "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=x", "GIT_AUTHOR_EMAIL=x@git.test",
+		"GIT_COMMITTER_NAME=x", "GIT_COMMITTER_EMAIL=x@git.test", "GIT_CONFIG_COUNT=2",
+		"GIT_CONFIG_KEY_0=protocol.file.allow", "GIT_CONFIG_VALUE_0=always", "GIT_CONFIG_KEY_1=init.defaultBranch", "GIT_CONFIG_VALUE_1=main",
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		m.t.Fatalf("%s: %v: %s", script, err, out)
+	}
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
+
+func (m *made) look(changes ...func(*Request)) Survey {
+	m.t.Helper()
+	r := Request{Roots: []string{m.root}, Home: m.home}
+	for _, change := range changes {
+		change(&r)
+	}
+	s, err := Look(r)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(s.Close)
+	return s
+}
+
+// after runs a script between two looks and returns what was set aside, below the
+// project's directory, each with a letter for what became of it.
+func (m *made) after(script string, changes ...func(*Request)) []string {
+	m.t.Helper()
+	s := m.look(changes...)
+	started := time.Now()
+	m.sh(script)
+	return m.aside(s, started)
+}
+
+func (m *made) aside(s Survey, started time.Time) []string {
+	m.t.Helper()
+	archive := &Archive{Open: func() (io.WriteCloser, error) { return nopCloser{&m.tar}, nil }}
+	result, err := s.SetAside("r1", started, archive)
+	if err := errors.Join(err, archive.Close()); err != nil {
+		m.t.Fatal(err)
+	}
+	return m.lines(result)
+}
+
+func (m *made) lines(r Result) []string {
+	var out []string
+	add := func(what, p string, more ...string) {
+		out = append(out, strings.Join(append([]string{what, strings.TrimPrefix(p, m.root+"/")}, more...), " "))
+	}
+	for _, p := range r.Moved {
+		add("moved", p)
+	}
+	for _, p := range r.Renamed {
+		add("renamed", p.Path, filepath.Base(p.To))
+	}
+	for _, p := range r.Cleaned {
+		add("cleaned", p.Path, p.Settings...)
+	}
+	for _, p := range r.Replaced {
+		add("replaced", p)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// archived lists what is in the archive.
+func (m *made) archived() (names []string) {
+	m.t.Helper()
+	for r := tar.NewReader(&m.tar); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return names
+		}
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		content, err := io.ReadAll(r)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		name := strings.TrimPrefix(h.Name, strings.TrimPrefix(m.root, "/")+"/")
+		names = append(names, strings.TrimSpace(name+" "+h.Linkname+string(content)))
+	}
+}
+
+func (m *made) mounts(changes ...func(*Request)) (out []string) {
+	m.t.Helper()
+	for _, e := range m.look(changes...).Mounts() {
+		line := strings.TrimPrefix(e.Path, m.root+"/")
+		if e.Pin {
+			line += " pin"
+		}
+		if e.Private {
+			line += " private"
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+func same(t *testing.T, want, got []string) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestBypass47_WhatProgramsOutsideObeyIsGuarded(t *testing.T) {
+	m := makeProject(t, `
+		git init -q .; git init -q nested/repo; git init -q --bare mirror.git; rm -r .git/hooks nested/repo/.git/hooks mirror.git/hooks
+		git -C nested/repo commit -q --allow-empty -m x
+		mkdir -p .vscode .github/workflows .github/ISSUE_TEMPLATE nested/.github/workflows .husky/_ .claude/x pkg/.idea pkg/.github vendor/lib/.vscode dist/.vscode
+		touch .envrc .husky/pre-commit .claude/settings.json .claude/x/y .gitlab-ci.yml nested/.travis.yml nested/repo/.travis.yml App.Code-Workspace
+		mkdir -p node_modules/x/.vscode; git init -q node_modules/x; git init -q vendor/lib; rm -r vendor/lib/.git/hooks; rm -rf .git/hooks`)
+	same(t, []string{
+		".claude pin", ".claude/settings.json", ".envrc", ".git pin", ".git/config", ".github pin", ".github/workflows", ".gitlab-ci.yml",
+		".husky pin", ".husky/_ private", ".husky/pre-commit", ".vscode", "App.Code-Workspace", "mirror.git/config",
+		"nested/repo/.git pin", "nested/repo/.git/config", "nested/repo/.travis.yml", "pkg/.idea",
+		"vendor/lib/.git pin", "vendor/lib/.git/config",
+	}, m.mounts())
+	same(t, []string{"sub/.git pin", "sub/.git/config"}, makeProject(t, "git init -q sub; rm -r sub/.git/hooks").mounts())
+}
+
+func TestBypass47_SubmodulesAndWorktreesAreGuarded(t *testing.T) {
+	m := makeProject(t, `
+		git init -q .; git commit -q --allow-empty -m x; git init -q ../lib; git -C ../lib commit -q --allow-empty -m x
+		git submodule --quiet add "$PWD/../lib" deps/lib; git worktree add -q tree 2>/dev/null; find . -name hooks | xargs rm -r`)
+	same(t, []string{
+		".git pin", ".git/config", ".git/modules pin", ".git/modules/deps pin", ".git/modules/deps/lib pin", ".git/modules/deps/lib/config",
+		".git/worktrees pin", ".git/worktrees/tree pin", ".git/worktrees/tree/commondir", ".git/worktrees/tree/gitdir",
+		"deps/lib/.git", "tree/.git",
+	}, m.mounts())
+	same(t, nil, m.after("git -C tree commit -q --allow-empty -m y; git commit -q --allow-empty -m y; git -C deps/lib status"))
+}
+
+func TestHooksPathIsGuarded(t *testing.T) {
+	m := makeProject(t, "git init -q .; rm -r .git/hooks; git config core.hooksPath ci/hooks; mkdir -p ci/hooks; touch ci/hooks/pre-commit")
+	same(t, []string{".git pin", ".git/config", "ci/hooks"}, m.mounts())
+	m = makeProject(t, "git init -q .; rm -r .git/hooks; git config --global core.hooksPath .githooks")
+	same(t, []string{"moved .githooks"}, m.after("mkdir .githooks; echo EVIL >.githooks/pre-commit"))
+}
+
+func TestCase09_LookingChangesNothing(t *testing.T) {
+	m := makeProject(t, "git init -q .; mkdir .vscode closed; chmod 0 closed")
+	before, err := os.Stat(m.root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.look()
+	after, err := os.Stat(m.root)
+	if err != nil || !after.ModTime().Equal(before.ModTime()) {
+		t.Errorf("%v: changed at %s, and at %s", err, before.ModTime(), after.ModTime())
+	}
+	m.sh("chmod 700 closed")
+}
+
+func TestBypass46_WhatTheCommandMadeIsMoved(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, script string
+		want           []string
+	}{
+		"nothing": {"git init -q .", "touch x; mkdir y; git add x; git commit -q -m x", nil},
+		"editor, CI, shell, agents": {
+			"git init -q .", "mkdir -p .vscode .github/workflows .claude sub/.idea; touch .vscode/tasks.json .github/workflows/x.yml .envrc .claude/settings.json .claude/notes sub/.idea/x .mcp.json",
+			[]string{"moved .claude/settings.json", "moved .envrc", "moved .github/workflows", "moved .mcp.json", "moved .vscode", "moved sub/.idea"},
+		},
+		"not in dependencies and what builds make": {
+			"git init -q .", "mkdir -p node_modules/x/.vscode vendor/x/.vscode dist/.vscode .venv/.github; touch node_modules/.envrc; git init -q node_modules/y; echo EVIL >node_modules/y/.git/hooks/pre-commit", nil,
+		},
+		"another case":    {"true", "mkdir .VSCode .Idea; touch .ENVRC", []string{"moved .ENVRC", "moved .Idea", "moved .VSCode"}},
+		"a new part":      {"mkdir -p .github/workflows; git init -q .", "mkdir .github/actions", []string{"moved .github/actions"}},
+		"a new child":     {"mkdir .husky; touch .husky/pre-commit", "touch .husky/commit-msg; mkdir .husky/_", []string{"moved .husky/_", "moved .husky/commit-msg"}},
+		"links":           {"mkdir evil", "ln -s evil .vscode; ln -s /etc .idea; ln -s .vscode .envrc; ln -s nowhere .husky", []string{"moved .envrc", "moved .husky", "moved .idea", "moved .vscode"}},
+		"special files":   {"true", "mkfifo .envrc; mkdir .vscode; mkfifo .vscode/tasks.json", []string{"moved .envrc", "moved .vscode"}},
+		"hard links":      {"touch x", "ln x .envrc; mkdir .vscode; ln x .vscode/tasks.json", []string{"moved .envrc", "moved .vscode"}},
+		"without rights":  {"true", "mkdir -p a/.vscode/b; touch a/.vscode/b/c; chmod 0 a/.vscode/b/c a/.vscode/b a/.vscode a", []string{"moved a/.vscode"}},
+		"a copy":          {"mkdir -p a/.vscode", "cp -r a b", []string{"moved b/.vscode"}},
+		"moved along":     {"mkdir -p a/.vscode b/.idea; touch b/.idea/x", "mv a c; mv b a; mv c b", nil},
+		"in its place":    {"mkdir -p a/.vscode", "mv a b; mkdir -p a/.vscode; touch a/.vscode/tasks.json", []string{"moved a/.vscode"}},
+		"a replaced link": {"mkdir real; ln -s real .vscode", "rm .vscode; mkdir .vscode", []string{"moved .vscode"}},
+		"the last link":   {"mkdir real; ln -s real .vscode", "true", nil},
+		"strange names":   {"true", `mkdir -p $'a\nb/\x1b[31m'/.vscode $'\xff\xfe'; touch $'\xff\xfe/.envrc'`, []string{"moved a\nb/\x1b[31m/.vscode", "moved \xff\xfe/.envrc"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := makeProject(t, c.before)
+			same(t, c.want, m.after(c.script))
+			for _, line := range c.want {
+				if _, err := os.Lstat(filepath.Join(m.root, strings.TrimPrefix(line, "moved "))); err == nil {
+					t.Errorf("%s: it is still there", line)
+				}
+			}
+			same(t, nil, m.after("true"))
+		})
+	}
+}
+
+// A user edits what is theirs while the command runs.
+func TestWhatSomebodyOutsideReplacesIsOnlyNamed(t *testing.T) {
+	m := makeProject(t, "git init -q .; mkdir .vscode; touch .envrc .vscode/settings.json")
+	same(t, []string{"replaced .envrc", "replaced .git/config"},
+		m.after("git config user.name x; echo >x; mv x .envrc; echo more >>.vscode/settings.json; touch .vscode/new"))
+}
+
+func TestBypass52_AnotherNameOfAGuardedFile(t *testing.T) {
+	m := makeProject(t, "git init -q .; mkdir .vscode .idea; echo x >other; ln other .envrc; ln other .vscode/tasks.json; echo y >pnpm; ln pnpm .idea/y; ln pnpm .gitlab-ci.yml")
+	same(t, []string{"moved .envrc", "moved .vscode/tasks.json"}, m.after("echo EVIL >other; ln pnpm third; rm pnpm"))
+	same(t, []string{".envrc EVIL", ".vscode/tasks.json EVIL"}, m.archived())
+}
+
+func TestWhatTheArchiveCannotTakeIsRenamed(t *testing.T) {
+	m := makeProject(t, "true")
+	same(t, []string{"moved .envrc", "renamed .idea sbx-set-aside-r1-.idea-1", "renamed .vscode sbx-set-aside-r1-.vscode"}, m.after(`
+		mkdir .vscode .idea sbx-set-aside-r1-.idea; truncate -s 1G .vscode/big; touch .envrc
+		/usr/bin/python3 -c "
+import os
+os.chdir('.idea')
+for i in range(300): os.mkdir('x' * 200); os.chdir('x' * 200)"`))
+	m.sh("rm -r sbx-set-aside-r1-*")
+}
+
+// What a look finds is what a later run reads.
+func TestSnapshotComesBack(t *testing.T) {
+	m := makeProject(t, `git init -q .; git config core.hooksPath ci; mkdir .vscode $'a\n\xff' closed; touch $'a\n\xff/.envrc' .vscode/x; ln .vscode/x y; ln -s y .mcp.json; chmod 0 closed`)
+	started := time.Now()
+	s := m.look(func(r *Request) { r.Lifted = []string{m.root + "/.idea"} })
+	again, err := Decode(s.Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(s.Encode()), string(again.Encode())); diff != "" {
+		t.Error(diff)
+	}
+	m.sh("mkdir ci .idea; touch ci/pre-commit .husky; chmod 700 closed; mkdir closed/.vscode")
+	if lost := again.Reopen(); lost != nil {
+		t.Errorf("lost: %v", lost)
+	}
+	t.Cleanup(again.Close)
+	same(t, []string{"moved .husky", "moved ci", "moved closed/.vscode"}, m.aside(again, started))
+	m.sh("cd ..; mv project old; mkdir project")
+	again, err = Decode(s.Encode())
+	if lost := again.Reopen(); err != nil || !slices.Equal(lost, []string{m.root}) {
+		t.Errorf("another directory in its place: %v %v", lost, err)
+	}
+	for _, bad := range []string{"entry e 1 - 1 1 1 1 1 1 \"x\"\n", "tree x\n", "what\n", "tree true 1 1 1 1 1 1 1 \"/x\"\nentry\n"} {
+		if _, err := Decode([]byte(bad)); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+}
