@@ -17,6 +17,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/config"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/fence"
+	"github.com/fractalboxdev/sbx/internal/floor"
 	"github.com/fractalboxdev/sbx/internal/proxy"
 	"github.com/fractalboxdev/sbx/internal/registry"
 	"github.com/fractalboxdev/sbx/internal/report"
@@ -48,6 +49,7 @@ type execOptions struct {
 	rawTerminal  bool
 	consumer     string
 	position     string
+	consent      fence.Consent
 	mask         *secret.Redactor // of what is printed about the run
 }
 
@@ -95,6 +97,10 @@ func (o *execOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.waitChildren, "wait-children", false, "wait for what the command leaves running, instead of ending it")
 	f.BoolVar(&o.rawTerminal, "raw-terminal", false, "pass terminal commands on that reach the clipboard, or make the terminal type")
 	f.StringVar(&o.position, "position", "enforce", "`what` becomes of requests that are not granted: enforce refuses, report forwards and records, legacy forwards")
+	f.StringVar(&o.consent.File, "attestation", "", "`file` that \"sbx approve\" wrote, for a command that cannot be taken back")
+	f.StringVar(&o.consent.Task, "task", "", "`id` of the task that the attestation has to name")
+	f.IntVar(&o.consent.Ordinal, "ordinal", -1, "`number` within the task that the attestation has to name")
+	f.BoolVar(&o.consent.AcceptReplay, "accept-replay", false, "take an attestation also where the store may forget what was spent")
 	f.StringVar(&o.consumer, "consumer", "", "`name` of who asks (default: the user's)")
 }
 
@@ -159,6 +165,9 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,
 		Derive: func(context.Context) (fence.Derived, error) { return o.derive(e, c, dir) },
 	}
+	if f.Consent, err = o.consentOf(e, c, dir, argv); err != nil {
+		return fence.Options{}, err
+	}
 	if o.artifacts != "" {
 		if f.Artifacts, err = filepath.Abs(o.artifacts); err != nil {
 			return fence.Options{}, fmt.Errorf("finding --artifacts %s: %w", o.artifacts, err)
@@ -174,6 +183,27 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 		f.Grace = c.Grace.V
 	}
 	return f, nil
+}
+
+// consentOf is what was given for an irreversible command, and who may give it.
+func (o *execOptions) consentOf(e *environment, c config.Config, dir string, argv []string) (fence.Consent, error) {
+	consent := o.consent
+	var task string
+	if consent.Ordinal < -1 {
+		return consent, &usageError{fmt.Sprintf("--ordinal %d is none", consent.Ordinal), "count from 0"}
+	}
+	if consent.Ordinal >= 0 {
+		task = fmt.Sprintf("--ordinal %d ", consent.Ordinal)
+	}
+	var err error
+	if consent.File != "" {
+		consent.Gate, err = e.approvalOptions(c, dir)
+	}
+	consent.HowTo = func() string {
+		return "sbx approve " + o.selection.flags() + flag("-C", o.dir, "") + flag("--position", o.position, "enforce") +
+			flag("--task", consent.Task, "") + task + "-- " + floor.Shown(argv) + "; then add to this command: --attestation FILE"
+	}
+	return consent, err
 }
 
 func workingDirectory(dir string) (string, error) {
@@ -262,6 +292,9 @@ func (o *execOptions) conclude(e *environment, c config.Config, out fence.Outcom
 	}
 	if err := o.write(e, out, outcome); err != nil {
 		return err
+	}
+	if a := out.Receipt.Attestation; a != nil && a.Use == event.AttestationUnneeded && !o.quiet {
+		e.say.Line("the command is not on the floor list: the attestation was neither read nor spent")
 	}
 	if r := out.Receipt.Result.Refusal; r != nil {
 		return &exitError{out.Exit, r}

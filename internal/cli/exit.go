@@ -9,6 +9,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/profile"
 	"github.com/fractalboxdev/sbx/internal/registry"
+	"github.com/fractalboxdev/sbx/internal/store"
 )
 
 // Exit statuses of commands other than exec (docs/cli.md).
@@ -70,6 +71,7 @@ func nextStep(err error) string {
 	var recipe *profile.Refusal
 	var file *config.FileError
 	var step *refusedStep
+	var memory *store.Error
 	switch {
 	case errors.As(err, &step):
 		return step.next
@@ -81,6 +83,8 @@ func nextStep(err error) string {
 		return recipeStep(recipe)
 	case errors.As(err, &file):
 		return "correct the file; \"sbx config show\" then prints what is in force"
+	case errors.As(err, &memory):
+		return memory.Next()
 	case errors.Is(err, artifact.ErrForeign), errors.Is(err, config.ErrUnsafe):
 		return "give it to yourself alone, or choose another with XDG_STATE_HOME or XDG_CONFIG_HOME"
 	}

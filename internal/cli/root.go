@@ -26,6 +26,8 @@ func newRootCommand(e *environment, args []string) *cobra.Command {
 	root.AddCommand(
 		newProfilesCommand(e),
 		newExplainCommand(e),
+		newFloorCommand(e),
+		newApproveCommand(e),
 		newConfigCommand(e),
 		newDoctorCommand(e),
 		newCanaryCommand(e),

@@ -24,6 +24,8 @@ type Receipt struct {
 	Position     string          `json:"position"` // enforce, report, legacy
 	Command      []string        `json:"command"`  // argv as given
 	Workdir      string          `json:"workdir"`
+	FloorList    FloorList       `json:"floor_list"`
+	Attestation  *Attestation    `json:"attestation,omitempty"` // when one was given
 	Endpoints    []Endpoint      `json:"endpoints"`
 	Secrets      []Secret        `json:"secrets"`
 	AddressGuard string          `json:"address_guard,omitempty"` // local, delegated
@@ -55,6 +57,34 @@ type Approval struct {
 	Signer      string    `json:"signer"`      // principals of the allowed signer
 	Fingerprint string    `json:"fingerprint"` // of the signer's key, as in SHA256:...
 	Expires     time.Time `json:"expires"`
+}
+
+// FloorList says which irreversible commands a command was taken for.
+type FloorList struct {
+	Version int      `json:"version"`
+	Matched []string `json:"matched"` // as in "git push"
+}
+
+// What became of an attestation.
+const (
+	AttestationUnneeded = "unneeded" // the command is not on the floor list: not even read
+	AttestationChecked  = "checked"  // and not spent by this run as far as this receipt knows
+	AttestationSpent    = "spent"
+)
+
+// Attestation is a person's consent to an irreversible command, as far as it was
+// checked. What was not needed has no more than Use.
+type Attestation struct {
+	Use         string    `json:"use"`
+	Task        string    `json:"task_id,omitempty"`
+	Ordinal     int       `json:"ordinal"`
+	ApprovedBy  string    `json:"approved_by,omitempty"`
+	Fingerprint string    `json:"fingerprint,omitempty"` // of the signer's key, as in SHA256:...
+	ApprovedAt  time.Time `json:"approved_at,omitzero"`
+	ExpiresAt   time.Time `json:"expires_at,omitzero"`
+	Rules       []string  `json:"rules"`
+	Nonce       string    `json:"nonce,omitempty"`
+	SingleUse   bool      `json:"single_use"` // the store keeps what was spent
 }
 
 // Endpoint is one address that a "registry:" rule stood for in this run.
@@ -168,6 +198,12 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 	p.Inputs = present(p.Inputs)
 	p.Approvals = present(p.Approvals)
 	p.Command = present(p.Command)
+	p.FloorList.Matched = present(p.FloorList.Matched)
+	if a := p.Attestation; a != nil {
+		full := *a
+		full.Rules = present(full.Rules)
+		p.Attestation = &full
+	}
 	p.Endpoints = present(p.Endpoints)
 	p.Secrets = append([]Secret{}, p.Secrets...)
 	for i := range p.Secrets {

@@ -9,7 +9,7 @@ import (
 )
 
 func TestReceiptHasNoNullLists(t *testing.T) {
-	got, err := json.Marshal(Receipt{Run: "r1", Swept: []Swept{{Run: "r0"}}})
+	got, err := json.Marshal(Receipt{Run: "r1", Swept: []Swept{{Run: "r0"}}, Attestation: &Attestation{}})
 	if err != nil {
 		t.Fatal(err)
 	}

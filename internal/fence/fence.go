@@ -13,21 +13,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fractalboxdev/sbx/internal/approval"
 	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/handshake"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/secret"
 	"github.com/fractalboxdev/sbx/internal/stdio"
+	"github.com/fractalboxdev/sbx/internal/store"
 	"github.com/fractalboxdev/sbx/internal/ticket"
 )
 
 // Names of the steps in receipts and refusals.
 const (
 	stepCommand  = "command"
+	stepFloor    = "floor-list"
 	stepGrant    = "grant"
 	stepStale    = "stale-revoke"
 	stepEnsure   = "ensure"
+	stepAttest   = "attestation"
 	stepProve    = "prove-floor"
 	stepApply    = "apply-grant"
 	stepRun      = "run"
@@ -57,6 +61,9 @@ type fence struct {
 	roots   func() (*x509.CertPool, error)
 	bits    func() (struct{}, error) // the search for set-user-id files, as root only
 	init    *process                 // the sandbox's PID 1, as soon as there is one
+
+	store    *store.Store       // open only for an irreversible command
+	attested *approval.Attested // what lets an irreversible command run
 
 	secrets  []heldSecret
 	redactor *secret.Redactor
@@ -95,6 +102,9 @@ func (f *fence) pass(ctx context.Context) error {
 	if err := f.step(stepCommand, f.checkCommand); err != nil {
 		return err
 	}
+	if err := f.step(stepFloor, func() error { return f.checkFloor(ctx) }); err != nil {
+		return err
+	}
 	if err := f.step(stepGrant, func() error { return f.derive(ctx) }); err != nil {
 		return err
 	}
@@ -103,6 +113,11 @@ func (f *fence) pass(ctx context.Context) error {
 	}
 	if err := f.step(stepEnsure, func() error { return f.ensure(ctx) }); err != nil {
 		return err
+	}
+	if f.attested != nil {
+		if err := f.step(stepAttest, func() error { return f.spend(ctx) }); err != nil {
+			return err
+		}
 	}
 	if err := f.step(stepProve, f.prove); err != nil {
 		return err
@@ -136,6 +151,9 @@ func (f *fence) refusal(step string, err error) error {
 	r := &event.Refusal{Kind: event.RefusedSandbox, Name: f.id, Step: step, Message: err.Error(), Cause: err}
 	if errors.Is(err, ticket.ErrRejected) {
 		r.Kind = event.RefusedTicket
+	}
+	if s, ok := errors.AsType[*store.Error](err); ok {
+		r.Code, r.Next = "store", s.Next()
 	}
 	if s, ok := errors.AsType[*sandbox.Refusal](err); ok {
 		r.Kind, r.Code, r.Next = event.RefusedRecipe, "bad-workdir", s.Next
@@ -193,6 +211,9 @@ func (f *fence) derive(ctx context.Context) error {
 	}
 	f.derived = d
 	f.digest = sync.OnceValue(d.Grant.Digest)
+	if err := f.checkAttestedGrant(); err != nil {
+		return err
+	}
 	if !d.Grant.IsZero() {
 		f.receipt.GrantDigest = f.digest()
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/floor"
 	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/proxy"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
@@ -43,6 +44,7 @@ type Options struct {
 	Consumer  string
 	Version   string
 	Position  proxy.Position // zero: enforce
+	Consent   Consent        // for a command of the floor list
 
 	Stdin, Stdout, Stderr *os.File
 
@@ -85,6 +87,7 @@ const (
 
 // Preview is what a run would be given.
 type Preview struct {
+	Floor []string        `json:"floor_list"` // rules that the command matches: it needs an attestation
 	Grant grant.Grant     `json:"grant"`
 	Tree  []sandbox.Entry `json:"tree"`
 	Env   []string        `json:"env"`
@@ -112,5 +115,5 @@ func DryRun(ctx context.Context, o Options) (Preview, error) {
 		return Preview{}, f.refusal(stepEnsure, err)
 	}
 	spec := f.describe(facts, who, caches)
-	return Preview{Grant: d.Grant, Tree: spec.Tree, Env: spec.Env, Dir: spec.Workdir, UID: spec.UID}, nil
+	return Preview{Floor: append([]string{}, floor.Match(o.Argv)...), Grant: d.Grant, Tree: spec.Tree, Env: spec.Env, Dir: spec.Workdir, UID: spec.UID}, nil
 }

@@ -191,3 +191,6 @@ func (p *Printer) write(text string) {
 		p.put(text)
 	}
 }
+
+// Interactive reports whether a person can be asked on a file.
+func Interactive(f *os.File) bool { return xterm.IsTerminal(int(f.Fd())) }
