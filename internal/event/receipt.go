@@ -30,6 +30,7 @@ type Receipt struct {
 	Secrets      []Secret        `json:"secrets"`
 	AddressGuard string          `json:"address_guard,omitempty"` // local, delegated
 	Applied      []Measure       `json:"applied"`
+	Admission    *Admission      `json:"admission,omitempty"` // absent when nothing was admitted
 	Steps        []Step          `json:"steps"`
 	Revoke       []Check         `json:"revoke"`
 	Result       Result          `json:"result"`
@@ -106,6 +107,23 @@ type Secret struct {
 	Injected   int64    `json:"injected"` // requests that were sent with it
 }
 
+// Admission is how the run came by its slot.
+type Admission struct {
+	Class  string        `json:"class"`
+	Cap    int           `json:"cap"`
+	Slot   int           `json:"slot"`      // of the class, from 0
+	Ahead  int           `json:"ahead"`     // who were in the queue before it when it asked
+	Waited time.Duration `json:"waited_ns"` // in the queue; 0 when a slot was free
+}
+
+// PoolState is the state of the pool that refused a run.
+type PoolState struct {
+	Class  string `json:"pool"`
+	Busy   int    `json:"busy"` // slots that are held
+	Cap    int    `json:"cap"`
+	Queued int    `json:"queued"` // runs that wait
+}
+
 // Measure is one wall around the command and whether it stood.
 type Measure struct {
 	Name    string `json:"name"` // as in "user namespace", "seccomp", "no_new_privs"
@@ -173,6 +191,8 @@ type Refusal struct {
 	Message string      `json:"message"`
 	Next    string      `json:"next,omitempty"` // what the person can do, one sentence
 	Cause   error       `json:"-"`
+	// PoolState is there for admission-refused; its fields stand beside the others.
+	*PoolState
 }
 
 // Error returns the message, without the next step.

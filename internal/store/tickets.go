@@ -271,6 +271,12 @@ func (t *Tx) Tickets() ([]Ticket, error) {
 	return all, err
 }
 
+// Busy counts the slots of a class that are held, and who waits.
+func (t *Tx) Busy(class string) (b Busy, err error) {
+	_, err = t.one("SELECT count(slot), count(*) - count(slot) FROM tickets WHERE class = ?", []any{class}, &b.Busy, &b.Waiting)
+	return b, err
+}
+
 // FreeDead forgets the claims whose process is gone, and says which.
 func (s *Store) FreeDead(ctx context.Context) (freed []Freed, err error) {
 	err = s.View(ctx, func(t *Tx) error {
