@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fractalboxdev/sbx/internal/class"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/store"
 	"github.com/fractalboxdev/sbx/internal/ticket"
@@ -38,7 +39,7 @@ var ErrStopped = errors.New("stopped while waiting")
 
 // Rules are the operator's for one run.
 type Rules struct {
-	Class string
+	Class class.Name
 	Cap   int
 	Queue bool          // wait where the pool is full
 	Wait  time.Duration // at most; 0: without end
@@ -49,7 +50,7 @@ type Rules struct {
 
 // Position is a place in the queue; the zero value stands for the wait's end.
 type Position struct {
-	Class string
+	Class class.Name
 	Ahead int // claims that will be admitted before
 	Since time.Time
 }
@@ -81,11 +82,11 @@ type Admission struct {
 func Admit(ctx context.Context, s *store.Store, r Rules, q Request) (*Admission, error) {
 	asked := time.Now()
 	claim := store.Claim{
-		Run: q.Run, Class: r.Class, Sandbox: q.Sandbox, Consumer: q.Consumer, Cap: r.Cap, Queue: r.Queue,
+		Run: q.Run, Class: string(r.Class), Sandbox: q.Sandbox, Consumer: q.Consumer, Cap: r.Cap, Queue: r.Queue,
 		Now: asked, Expires: asked.Add(Life),
 	}
-	a := &Admission{store: s, want: ticket.Claims{Run: q.Run, Sandbox: q.Sandbox, Class: r.Class, Expires: claim.Expires}}
-	a.Facts = event.Admission{Class: r.Class, Cap: r.Cap}
+	a := &Admission{store: s, want: ticket.Claims{Run: q.Run, Sandbox: q.Sandbox, Class: string(r.Class), Expires: claim.Expires}}
+	a.Facts = event.Admission{Class: string(r.Class), Cap: r.Cap}
 	lease, place, busy, err := s.Claim(ctx, claim)
 	if err == nil && lease == nil && place == nil {
 		return nil, full(r, busy)
@@ -119,7 +120,7 @@ func full(r Rules, busy store.Busy) error {
 func refuse(code string, r Rules, busy store.Busy, message, next string) error {
 	return &event.Refusal{
 		Kind: event.RefusedAdmission, Code: code, Message: message, Next: next,
-		PoolState: &event.PoolState{Class: r.Class, Busy: busy.Busy, Cap: r.Cap, Queued: busy.Waiting},
+		PoolState: &event.PoolState{Class: string(r.Class), Busy: busy.Busy, Cap: r.Cap, Queued: busy.Waiting},
 	}
 }
 
@@ -205,7 +206,7 @@ func (w *waiter) giveUp(ctx context.Context, err error) error {
 	still := context.WithoutCancel(ctx)
 	left := w.place.Leave(still)
 	if ctx.Err() != nil && left == nil {
-		left = w.a.store.View(still, func(t *store.Tx) (err error) { busy, err = t.Busy(w.rules.Class); return err })
+		left = w.a.store.View(still, func(t *store.Tx) (err error) { busy, err = t.Busy(string(w.rules.Class)); return err })
 	}
 	if ctx.Err() == nil || left != nil {
 		return errors.Join(err, left)
@@ -222,14 +223,14 @@ func (w *waiter) giveUp(ctx context.Context, err error) error {
 
 // Check returns an error wrapping ticket.ErrRejected unless the admission's ticket may
 // start this sandbox now.
-func (a *Admission) Check(run, sandbox, class string) error {
+func (a *Admission) Check(run, sandbox string, pool class.Name) error {
 	if a == nil {
 		return ticket.Ticket{}.Check(ticket.Claims{Run: run}, time.Now(), nil)
 	}
 	if a.lease == nil {
 		return fmt.Errorf("starting run %q with a ticket that was given back: %w", run, ticket.ErrRejected)
 	}
-	return a.Ticket.Check(ticket.Claims{Run: run, Sandbox: sandbox, Class: class}, time.Now(), a.store.MAC)
+	return a.Ticket.Check(ticket.Claims{Run: run, Sandbox: sandbox, Class: string(pool)}, time.Now(), a.store.MAC)
 }
 
 // Beat says every now and then that the run goes on, until Release.

@@ -103,7 +103,7 @@ func (e *environment) canaryFence(dir string) (f fence.Options, cleanup func(), 
 	return fence.Options{
 		Self: e.build.Self, Workdir: dir, Env: e.env, Grace: c.Grace.V, StateDir: state, Consumer: "canary",
 		Config: []string{config.SystemFile, config.UserFile(e.getenv)}, Version: e.build.Version,
-		OnSwept: e.sweptLines,
+		OnSwept: e.sweptLines, Store: e.storeIn(state), Class: c.DefaultClass.V, Pools: e.poolsOf(c),
 	}, cleanup, nil
 }
 

@@ -50,6 +50,7 @@ type execOptions struct {
 	consumer     string
 	position     string
 	consent      fence.Consent
+	waiting      waiting
 	mask         *secret.Redactor // of what is printed about the run
 }
 
@@ -71,7 +72,10 @@ func newExecCommand(e *environment) *cobra.Command {
 		Use: "exec [flags] -- COMMAND [ARGUMENT]...", Short: "Run one command in the sandbox", Long: execHelp,
 		Example:       "  sbx exec -- make test\n  sbx exec --profile js-install -- npm ci",
 		SilenceErrors: true, SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), e, args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.waiting.queueGiven, o.waiting.waitGiven = cmd.Flags().Changed("queue"), cmd.Flags().Changed("wait")
+			return o.run(cmd.Context(), e, args)
+		},
 	}
 	o.addFlags(cmd)
 	return cmd
@@ -101,6 +105,8 @@ func (o *execOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.consent.Task, "task", "", "`id` of the task that the attestation has to name")
 	f.IntVar(&o.consent.Ordinal, "ordinal", -1, "`number` within the task that the attestation has to name")
 	f.BoolVar(&o.consent.AcceptReplay, "accept-replay", false, "take an attestation also where the store may forget what was spent")
+	f.BoolVar(&o.waiting.queue, "queue", false, "where the pool of the run's class is full, wait for a slot (default: operator configuration)")
+	f.DurationVar(&o.waiting.wait, "wait", 0, "wait for a slot for this `duration` at most (default: operator configuration, else 10m)")
 	f.StringVar(&o.consumer, "consumer", "", "`name` of who asks (default: the user's)")
 }
 
@@ -163,6 +169,7 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 		WaitChildren: o.waitChildren, RawTerminal: o.rawTerminal,
 		StateDir: state, Config: []string{config.SystemFile, config.UserFile(e.getenv)}, Consumer: o.who(), Version: e.build.Version,
 		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,
+		Store: e.storeIn(state), Class: c.DefaultClass.V, Pools: o.waiting.apply(e.poolsOf(c)),
 		Derive: func(context.Context) (fence.Derived, error) { return o.derive(e, c, dir) },
 	}
 	if f.Consent, err = o.consentOf(e, c, dir, argv); err != nil {
@@ -324,7 +331,11 @@ func (o *execOptions) limit(c config.Config) time.Duration {
 // sweptLines says what earlier runs had left behind.
 func (e *environment) sweptLines(swept []event.Swept) {
 	for _, s := range swept {
-		e.say.Line(fmt.Sprintf("swept run %s, whose sbx was killed: %s", s.Run, orNothing(s)))
+		line := fmt.Sprintf("swept run %s, whose sbx was killed: %s", s.Run, orNothing(s))
+		if s.Freed != "" && s.Detail != "" {
+			line += "; freed " + s.Freed
+		}
+		e.say.Line(line)
 	}
 }
 
@@ -332,6 +343,8 @@ func orNothing(s event.Swept) string {
 	switch {
 	case s.Detail != "":
 		return s.Detail
+	case s.Freed != "":
+		return "freed " + s.Freed
 	case len(s.Removed) > 0:
 		return "removed " + strings.Join(s.Removed, ", ")
 	}

@@ -70,8 +70,8 @@ func nextStep(err error) string {
 	var refusal *event.Refusal
 	var recipe *profile.Refusal
 	var file *config.FileError
-	var step *refusedStep
 	var memory *store.Error
+	var step *refusedStep
 	switch {
 	case errors.As(err, &step):
 		return step.next

@@ -5,6 +5,7 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -24,6 +25,9 @@ const SourceDefault = "default"
 
 // DefaultGrace is the time between the polite signal and SIGKILL.
 const DefaultGrace = 5 * time.Second
+
+// DefaultWait is how long a run waits for a slot, where it waits at all.
+const DefaultWait = 10 * time.Minute
 
 // Value is a setting with the place that set it, as in "/etc/sbx/config.toml:3".
 type Value[T any] struct {
@@ -47,6 +51,9 @@ type Config struct {
 	Checksums    map[string]Value[[]string] // go → base URLs of the checksum database
 	DefaultClass Value[class.Name]          // of runs whose profiles name none
 	Classes      map[class.Name]Class       // every class, set or not
+	Ceiling      Value[int]                 // runs at a time, of all classes together
+	Queue        Value[bool]                // wait where a class's pool is full
+	Wait         Value[time.Duration]       // at most; 0: without end
 	Files        []string                   // what was read, in order
 }
 
@@ -94,7 +101,7 @@ func Load(opt Options) (Config, error) {
 		}
 		c.Files = append(c.Files, path)
 	}
-	return c, c.checkTogether()
+	return c, errors.Join(c.checkTogether(), c.checkCeiling())
 }
 
 // checkTogether refuses files and checksums of an ecosystem whose index is left
@@ -126,6 +133,9 @@ func defaults() Config {
 		Checksums:    map[string]Value[[]string]{},
 		DefaultClass: Value[class.Name]{class.Default, SourceDefault},
 		Classes:      defaultClasses(),
+		Ceiling:      Value[int]{DefaultCeiling, SourceDefault},
+		Queue:        Value[bool]{false, SourceDefault},
+		Wait:         Value[time.Duration]{DefaultWait, SourceDefault},
 	}
 }
 
@@ -148,12 +158,16 @@ func (c Config) Explain() []Row {
 		{"fail_on_denial", strconv.FormatBool(c.FailOnDenial.V), c.FailOnDenial.Source},
 		{"client_env", strconv.FormatBool(c.ClientEnv.V), c.ClientEnv.Source},
 		{"env.allow", list(c.EnvAllow.V), c.EnvAllow.Source},
+		{"ceiling", strconv.Itoa(c.Ceiling.V), c.Ceiling.Source},
+		{"queue", strconv.FormatBool(c.Queue.V), c.Queue.Source},
+		{"wait", strconv.Quote(c.Wait.V.String()), c.Wait.Source},
 		{"default_class", strconv.Quote(string(c.DefaultClass.V)), c.DefaultClass.Source},
 	}
 	rows = append(rows, tableRows("registries", c.Registries)...)
 	rows = append(rows, tableRows("file_hosts", c.FileHosts)...)
 	rows = append(rows, tableRows("checksums", c.Checksums)...)
 	rows = append(rows, classRows(c.Classes)...)
+	rows = append(rows, c.capRows()...)
 	slices.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.Key, b.Key) })
 	return rows
 }

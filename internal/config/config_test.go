@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -26,6 +27,9 @@ func TestUserFileWinsSettingBySetting(t *testing.T) {
 timeout = "30m"
 grace = "2s"
 default_class = "lean"
+queue = true
+ceiling = 20
+wait = "90s"
 [registries]
 npm = ["https://npm.corp.test/a"]
 go = ["https://go.corp.test"]
@@ -61,15 +65,19 @@ processes = 0
 	}
 	want := []Row{
 		{"allowed_signers", `""`, SourceDefault},
+		{"ceiling", "20", system + ":6"},
 		{"checksums.go", `[]`, user + ":13"},
+		{"class.agent.cap", "6", SourceDefault},
 		{"class.agent.processes", "8192", SourceDefault},
 		{"class.browser.cap", "2", user + ":19"},
 		{"class.browser.processes", "0", user + ":21"},
 		{"class.browser.require", `["time", "memory"]`, user + ":20"},
 		{"class.browser.time", `"10m0s"`, user + ":18"},
+		{"class.lean.cap", "6", SourceDefault},
 		{"class.lean.processes", "8192", SourceDefault},
+		{"class.task.cap", "6", SourceDefault},
 		{"class.task.cpu", "1.5", user + ":16"},
-		{"class.task.files", "1024", system + ":10"},
+		{"class.task.files", "1024", system + ":13"},
 		{"class.task.memory", `"2GiB"`, user + ":15"},
 		{"class.task.processes", "8192", SourceDefault},
 		{"client_env", "true", user + ":4"},
@@ -78,13 +86,15 @@ processes = 0
 		{"fail_on_denial", "false", SourceDefault},
 		{"file_hosts.python", `["https://files.corp.test"]`, user + ":11"},
 		{"grace", `"3s"`, user + ":1"},
+		{"queue", "true", system + ":5"},
 		{"quiet", "false", SourceDefault},
-		{"registries.go", `["https://go.corp.test"]`, system + ":7"},
+		{"registries.go", `["https://go.corp.test"]`, system + ":10"},
 		{"registries.npm", `["https://npm.home.test/b", "@acme=https://npm.acme.test"]`, user + ":7"},
 		{"registries.python", `["https://py.corp.test"]`, user + ":6"},
 		{"state_dir", `"/var/tmp/sbx"`, user + ":3"},
 		{"summary", "true", SourceDefault},
 		{"timeout", `"30m0s"`, system + ":2"},
+		{"wait", `"1m30s"`, system + ":7"},
 	}
 	if diff := cmp.Diff(want, c.Explain()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -151,6 +161,39 @@ func TestFilesWithoutTheirIndexAreRefused(t *testing.T) {
 	if want := path + ":2 sets checksums.go, which needs registries.go as well"; err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("%v", err)
 	}
+}
+
+func TestCapsShareTheCeiling(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                    "64 64 64 64",
+		"ceiling = 10":                        "2 2 2 2",
+		"ceiling = 10\n[class.task]\ncap = 4": "2 2 2 4",
+		"[class.task]\ncap = 250":             "2 2 2 250",
+		"ceiling = 4":                         "1 1 1 1",
+		"ceiling = 10\n[class.task]\ncap = 8": "the cap of class",
+		"[class.task]\ncap = 300":             "the cap of class",
+		"ceiling = 100001":                    "is more than 100000",
+		"ceiling = 3":                         "less than one run of each class",
+		"[class.lean]\ncap = 0":               "class.lean.cap is 0",
+		"ceiling = 9\n" + capsOf(2, 2, 2, 3):  "2 2 2 3",
+		"ceiling = 9\n" + capsOf(2, 2, 2, 4):  "are 10 together, and the ceiling is 9",
+		"ceiling = 9\n[class.lean]\ncap = 9223372036854775807": "the cap of class",
+		capsOf(1<<63-1, 1<<63-1, 1<<63-1, 1<<63-1):             "the cap of class",
+	} {
+		c, err := Load(Options{UserFile: write(t, text), UID: os.Getuid()})
+		got := fmt.Sprint(err)
+		if err == nil {
+			caps := c.Caps()
+			got = fmt.Sprint(caps["agent"], caps["browser"], caps["lean"], caps["task"])
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
+func capsOf(agent, browser, lean, task int) string {
+	return fmt.Sprintf("class.agent.cap = %d\nclass.browser.cap = %d\nclass.lean.cap = %d\nclass.task.cap = %d\n", agent, browser, lean, task)
 }
 
 func TestTheDocumentedExampleLoads(t *testing.T) {

@@ -30,6 +30,9 @@ type file struct {
 	FileHosts    map[string][]string   `toml:"file_hosts"`
 	Checksums    map[string][]string   `toml:"checksums"`
 	DefaultClass *string               `toml:"default_class"`
+	Ceiling      *int                  `toml:"ceiling"`
+	Queue        *bool                 `toml:"queue"`
+	Wait         *string               `toml:"wait"`
 	Class        map[string]classTable `toml:"class"`
 }
 
@@ -49,7 +52,7 @@ func (c *Config) apply(path string, text []byte) error {
 		return src.fault(unknown[0], unknownKey(unknown[0]))
 	}
 	for _, set := range []func(file, source) error{
-		c.setPlain, c.setTimes, c.setPaths, c.setEnv, c.setTables, c.setClasses,
+		c.setPlain, c.setTimes, c.setPaths, c.setEnv, c.setTables, c.setClasses, c.setPools,
 	} {
 		if err := set(f, src); err != nil {
 			return err
@@ -125,7 +128,7 @@ func (c *Config) setTimes(f file, src source) error {
 	for key, it := range map[string]struct {
 		text *string
 		into *Value[time.Duration]
-	}{"timeout": {f.Timeout, &c.Timeout}, "grace": {f.Grace, &c.Grace}} {
+	}{"timeout": {f.Timeout, &c.Timeout}, "grace": {f.Grace, &c.Grace}, "wait": {f.Wait, &c.Wait}} {
 		if it.text == nil {
 			continue
 		}

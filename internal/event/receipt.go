@@ -163,7 +163,8 @@ type Result struct {
 type Swept struct {
 	Run       string    `json:"run"`
 	StartedAt time.Time `json:"started_at,omitzero"`
-	Removed   []string  `json:"removed"` // scratch directories
+	Removed   []string  `json:"removed"`         // scratch directories
+	Freed     string    `json:"freed,omitempty"` // the slot or place in a queue that it still had
 	Detail    string    `json:"detail,omitempty"`
 }
 

@@ -87,6 +87,7 @@ func (f *fence) apply() error {
 	f.network.proxy.Apply(f.derived.Grant.Policy())
 	f.receipt.Applied = f.applied()
 	go f.prepareReceipt()
+	f.admission.Beat(context.Background()) // until the release
 	if err := f.conn.LimitReceive(time.Time{}); err != nil {
 		return err
 	}

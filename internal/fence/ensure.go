@@ -23,7 +23,6 @@ import (
 	"github.com/fractalboxdev/sbx/internal/proxy"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/stdio"
-	"github.com/fractalboxdev/sbx/internal/ticket"
 	"github.com/fractalboxdev/sbx/internal/trust"
 )
 
@@ -41,7 +40,9 @@ const startLimit = 60 * time.Second
 // runner gets its specification as early as possible: starting the container takes
 // longer than all the rest, which is made meanwhile.
 func (f *fence) ensure(ctx context.Context) error {
-	f.ticket = ticket.Admit(f.id)
+	if err := f.admit(ctx); err != nil {
+		return err
+	}
 	if err := f.conn.LimitReceive(time.Now().Add(startLimit)); err != nil {
 		return err
 	}
@@ -198,11 +199,8 @@ func (f *fence) checkOwnPaths(facts sandbox.Facts) error {
 	if f.o.ReadOnly {
 		return nil
 	}
-	if sandbox.Within(sandbox.Resolve(f.o.StateDir), facts.Workdir) {
-		return &sandbox.Refusal{
-			What: fmt.Sprintf("the state directory %s lies in the working directory %s: the command could rewrite its own records", f.o.StateDir, facts.Workdir),
-			Next: "set state_dir in the operator configuration, or XDG_STATE_HOME, to a directory outside",
-		}
+	if err := f.checkStateDir(facts.Workdir); err != nil {
+		return err
 	}
 	for _, file := range f.o.Config {
 		if file != "" && sandbox.Within(sandbox.Resolve(file), facts.Workdir) {
@@ -333,7 +331,7 @@ func (f *fence) openStreams(who identity) error {
 // sendSpec gives the runner what to start. Without the ticket of this very run
 // nothing is sent, and so nothing starts.
 func (f *fence) sendSpec() error {
-	if err := f.ticket.Check(f.id); err != nil {
+	if err := f.admission.Check(f.id, "", f.class()); err != nil {
 		return err
 	}
 	if err := f.conn.Send(msgSpec, f.spec.Encode(), f.streams.Pipes()...); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fractalboxdev/sbx/internal/admission"
 	"github.com/fractalboxdev/sbx/internal/approval"
 	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/event"
@@ -45,7 +46,6 @@ type fence struct {
 	o       Options
 	id      string
 	receipt event.Receipt
-	ticket  ticket.Ticket
 	derived Derived
 	digest  func() string // of the grant; that of no grant is not waited for at the start
 	run     *artifact.Run
@@ -62,8 +62,9 @@ type fence struct {
 	bits    func() (struct{}, error) // the search for set-user-id files, as root only
 	init    *process                 // the sandbox's PID 1, as soon as there is one
 
-	store    *store.Store       // open only for an irreversible command
-	attested *approval.Attested // what lets an irreversible command run
+	store     *store.Store       // the one of Options, for an irreversible command
+	attested  *approval.Attested // what lets an irreversible command run
+	admission *admission.Admission
 
 	secrets  []heldSecret
 	redactor *secret.Redactor
@@ -108,7 +109,7 @@ func (f *fence) pass(ctx context.Context) error {
 	if err := f.step(stepGrant, func() error { return f.derive(ctx) }); err != nil {
 		return err
 	}
-	if err := f.step(stepStale, f.sweep); err != nil {
+	if err := f.step(stepStale, func() error { return f.sweep(ctx) }); err != nil {
 		return err
 	}
 	if err := f.step(stepEnsure, func() error { return f.ensure(ctx) }); err != nil {
@@ -152,8 +153,11 @@ func (f *fence) refusal(step string, err error) error {
 	if errors.Is(err, ticket.ErrRejected) {
 		r.Kind = event.RefusedTicket
 	}
+	if t, ok := errors.AsType[*ticket.Rejected](err); ok {
+		r.Code = t.Code
+	}
 	if s, ok := errors.AsType[*store.Error](err); ok {
-		r.Code, r.Next = "store", s.Next()
+		r.Code, r.Next = s.Code(), s.Next()
 	}
 	if s, ok := errors.AsType[*sandbox.Refusal](err); ok {
 		r.Kind, r.Code, r.Next = event.RefusedRecipe, "bad-workdir", s.Next
@@ -201,6 +205,9 @@ func (f *fence) checkCommand() error {
 		return err
 	}
 	f.conn = conn
+	if err := f.beginStore(); err != nil {
+		return err
+	}
 	return sandbox.CheckSeccomp()
 }
 
@@ -231,11 +238,12 @@ func (f *fence) derive(ctx context.Context) error {
 }
 
 // sweep resets what dead runs left behind before anything new exists.
-func (f *fence) sweep() error {
+func (f *fence) sweep(ctx context.Context) error {
 	swept, err := artifact.Sweep(f.o.StateDir)
 	f.receipt.Swept = swept
-	if len(swept) > 0 && f.o.OnSwept != nil {
-		f.o.OnSwept(swept)
+	err = errors.Join(err, f.freeDead(ctx))
+	if len(f.receipt.Swept) > 0 && f.o.OnSwept != nil {
+		f.o.OnSwept(f.receipt.Swept)
 	}
 	return err
 }

@@ -12,11 +12,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fractalboxdev/sbx/internal/admission"
+	"github.com/fractalboxdev/sbx/internal/class"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/handshake"
 	"github.com/fractalboxdev/sbx/internal/netns"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
-	"github.com/fractalboxdev/sbx/internal/ticket"
 )
 
 func TestFloorIsProvedOnlyByTheGateForBothAddresses(t *testing.T) {
@@ -60,7 +61,7 @@ func TestRefusalsNameKindStepAndWhatToDo(t *testing.T) {
 		says string
 		next string
 	}{
-		"ticket":       {ticket.Ticket{}.Check("r1"), event.RefusedTicket, "", "without a ticket", ""},
+		"ticket":       {(*admission.Admission)(nil).Check("r1", "", class.Lean), event.RefusedTicket, "no-ticket", "without a ticket", ""},
 		"workdir":      {&sandbox.Refusal{What: "too wide", Next: "go elsewhere"}, event.RefusedRecipe, "bad-workdir", "too wide", "go elsewhere"},
 		"no userns":    {&handshake.Failure{Step: "unshare-user", Errno: unix.ENOSPC}, event.RefusedSandbox, "", "max_user_namespaces", "sysctl"},
 		"forbidden":    {&handshake.Failure{Step: "unshare-user", Errno: unix.EPERM}, event.RefusedSandbox, "", "AppArmor", "sbx doctor"},

@@ -60,7 +60,7 @@ func (f *fence) approvalRequired() error {
 // checkAttestation proves signature, signer and everything that the attestation says
 // of the run, but for the grant, which is not derived yet, and what changes with time.
 func (f *fence) checkAttestation(ctx context.Context) (err error) {
-	if f.store, err = store.Open(ctx, store.Options{Dir: f.o.StateDir}); err != nil {
+	if f.store, err = f.o.Store(); err != nil {
 		return err
 	}
 	gate := f.o.Consent.Gate

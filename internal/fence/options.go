@@ -5,6 +5,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/fractalboxdev/sbx/internal/admission"
+	"github.com/fractalboxdev/sbx/internal/class"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/floor"
 	"github.com/fractalboxdev/sbx/internal/grant"
@@ -12,6 +14,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
 	"github.com/fractalboxdev/sbx/internal/secret"
+	"github.com/fractalboxdev/sbx/internal/store"
 )
 
 // Derived is what the reviewed definitions and vetted inputs of a run came to.
@@ -46,8 +49,13 @@ type Options struct {
 	Position  proxy.Position // zero: enforce
 	Consent   Consent        // for a command of the floor list
 
+	Class class.Name      // of runs whose profiles name none; "": class.Default
+	Pools admission.Pools // of the classes
+
 	Stdin, Stdout, Stderr *os.File
 
+	// Store opens what sbx remembers, once; no run goes without it.
+	Store func() (*store.Store, error)
 	// Derive computes the grant; its error refuses the run.
 	Derive func(context.Context) (Derived, error)
 	// OnDenial is told each new denial as it happens.

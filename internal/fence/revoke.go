@@ -102,6 +102,7 @@ func (f *fence) floor(ctx context.Context) error {
 	if n := f.network; n != nil {
 		f.closeNetwork(ctx, n)
 	}
+	f.release(ctx)
 	if f.streams != nil {
 		// Last: it waits for whoever reads the caller's pipes, and nothing is open any more.
 		f.stream(f.streams.Finish())

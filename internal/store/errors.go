@@ -50,6 +50,18 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Cause}
 }
 
+// Code names the kind, as in "store-damaged".
+func (e *Error) Code() string {
+	for kind, code := range map[error]string{
+		ErrCorrupt: "damaged", ErrLocked: "locked", ErrFull: "full", ErrForeign: "foreign", ErrNewer: "newer", ErrReadOnly: "read-only", ErrMissing: "missing",
+	} {
+		if errors.Is(e.Kind, kind) {
+			return "store-" + code
+		}
+	}
+	return "store-failed"
+}
+
 // Next says what the person can do.
 func (e *Error) Next() string {
 	switch {

@@ -28,6 +28,19 @@ func (p *Printer) Progress(text string) (done func()) {
 	}
 }
 
+// Status shows how a wait stands, at once and in the place of a progress line; a later
+// one replaces it, and "" takes it away. Without a terminal each is a line that stays.
+func (p *Printer) Status(text string) {
+	p.look()
+	if text == "" {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.clear()
+		return
+	}
+	p.showProgress(p.styles.faint.Render("sbx: " + truncate(ascii(text), maxProgress)))
+}
+
 func (p *Printer) showProgress(shown string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
