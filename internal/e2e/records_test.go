@@ -44,7 +44,7 @@ func revoked(t *testing.T, r event.Receipt) {
 			t.Errorf("not verified: %+v", check)
 		}
 	}
-	if got := strings.Join(checks, ", "); got != "pid namespace empty, policy is the floor, listeners closed, certificate authority's key released, no mounts left" {
+	if got := strings.Join(checks, ", "); got != "pid namespace empty, policy is the floor, listeners closed, certificate authority's key released, lease released, no mounts left" {
 		t.Errorf("checked was: %s", got)
 	}
 	var order []string
