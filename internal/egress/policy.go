@@ -153,6 +153,39 @@ func (p *Policy) HostAllowance(h Host) AddressAllowance {
 	return widest
 }
 
+// Unopened returns a rule that lets connections to a host through without looking
+// inside, on any port; nil for none.
+func (p *Policy) Unopened(h Host) *Rule {
+	if p == nil || h.IsZero() {
+		return nil
+	}
+	exact, wild := p.rulesFor(h)
+	for _, rules := range [2][]*Rule{exact, wild} {
+		if i := slices.IndexFunc(rules, opaque); i >= 0 {
+			return rules[i]
+		}
+	}
+	return nil
+}
+
+// CredentialPorts returns the ports of a host to which rules send a credential, sorted.
+func (p *Policy) CredentialPorts(h Host, credential string) []uint16 {
+	if p == nil || h.IsZero() {
+		return nil
+	}
+	var ports []uint16
+	exact, wild := p.rulesFor(h)
+	for _, rules := range [2][]*Rule{exact, wild} {
+		for _, r := range rules {
+			if r.Credential == credential {
+				ports = append(ports, r.Ports...)
+			}
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
+}
+
 // rulesFor returns the rules about a host; no wildcard reaches the deny floor.
 func (p *Policy) rulesFor(h Host) (exact, wild []*Rule) {
 	if p.onFloor(h) {

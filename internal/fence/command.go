@@ -70,7 +70,7 @@ func (f *fence) watchInit(m message) error {
 }
 
 // apply swaps the floor for the grant, once, and lets the command start.
-func (f *fence) apply() error {
+func (f *fence) apply(ctx context.Context) error {
 	f.streams.Start(f.run.Output())
 	if f.bits != nil {
 		if _, err := f.bits(); err != nil {
@@ -85,6 +85,9 @@ func (f *fence) apply() error {
 		f.network.tls.RootCAs = roots
 	}
 	f.network.proxy.Apply(f.derived.Grant.Policy())
+	if err := f.network.proxy.ProvePlaceholders(ctx); err != nil {
+		return err
+	}
 	f.receipt.Applied = f.applied()
 	go f.prepareReceipt()
 	f.admission.Beat(context.Background()) // until the release

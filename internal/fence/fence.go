@@ -123,7 +123,7 @@ func (f *fence) pass(ctx context.Context) error {
 	if err := f.step(stepProve, f.prove); err != nil {
 		return err
 	}
-	if err := f.step(stepApply, f.apply); err != nil {
+	if err := f.step(stepApply, func() error { return f.apply(ctx) }); err != nil {
 		return err
 	}
 	return f.step(stepRun, func() error { return f.wait(ctx) })

@@ -2,6 +2,7 @@ package grant
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -88,6 +89,23 @@ func (g Grant) SecretVars() []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// checkPlaceholders refuses a placeholder that would be of use on a connection that
+// nobody reads along: swapped it could not be there, and so it would reach the host.
+func (g Grant) checkPlaceholders() error {
+	for _, c := range g.spec.Credentials {
+		if c.Placeholder == "" {
+			continue
+		}
+		for _, host := range append(g.CredentialHosts(c.Name), c.Host) {
+			if rule := g.policy.Unopened(host); rule != nil {
+				return fmt.Errorf("credential %s puts a placeholder into %s, but rule %s does not open connections to %s: leave out one of the two",
+					c.Name, c.Placeholder, rule.ID, host)
+			}
+		}
+	}
+	return nil
 }
 
 // CredentialHosts returns the hosts of the rules that send a credential.

@@ -73,7 +73,8 @@ type Grant struct {
 	digest string
 }
 
-// New compiles a spec. Overrides only lists for people what the rules open.
+// New compiles a spec. Overrides only lists for people what the rules open. A
+// placeholder for a host that some rule reaches without interception is refused.
 func New(spec Spec) (Grant, error) {
 	spec = spec.clone()
 	policy, err := egress.Compile(spec.Rules, spec.DenyFloor)
@@ -84,7 +85,11 @@ func New(spec Spec) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	return Grant{spec: spec, policy: policy, digest: digest}, nil
+	g := Grant{spec: spec, policy: policy, digest: digest}
+	if err := g.checkPlaceholders(); err != nil {
+		return Grant{}, err
+	}
+	return g, nil
 }
 
 // Policy returns the compiled rules, nil for the zero Grant.

@@ -174,3 +174,44 @@ func TestClientDefaults(t *testing.T) {
 		}
 	}
 }
+
+// A placeholder that a connection could carry unread to its host would be sent there.
+func TestBypass38_PlaceholdersNeedInterception(t *testing.T) {
+	build := func(placeholder string, change func(*egress.Rule)) error {
+		s := spec(t)
+		host, _ := s.Rules[0].Host.Exact()
+		s.Rules[0].Credential = "js-install/c"
+		s.Credentials = []grant.Credential{{Profile: "js-install", Name: "js-install/c", Env: "T", Host: host, Header: "Authorization", Template: "{secret}", Placeholder: placeholder}}
+		unseen := egress.Rule{ID: "other/unseen", Protocol: egress.ProtocolTCP, Host: egress.ExactHost(host), Ports: []uint16{22}}
+		change(&unseen)
+		s.Rules = append(s.Rules, unseen)
+		_, err := grant.New(s)
+		return err
+	}
+	tunnel := func(r *egress.Rule) { r.Protocol, r.Tunnel, r.Ports = egress.ProtocolHTTPS, true, []uint16{443} }
+	wild := func(r *egress.Rule) { r.Host = pattern(t, "*.some.test") }
+	elsewhere := func(r *egress.Rule) { r.Host = pattern(t, "elsewhere.test") }
+	for name, change := range map[string]func(*egress.Rule){"tcp on another port": func(*egress.Rule) {}, "tunnel": tunnel} {
+		err := build("T", change)
+		if err == nil || !strings.Contains(err.Error(), "placeholder") || !strings.Contains(err.Error(), "other/unseen") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := build("", change); err != nil {
+			t.Errorf("%s, without a placeholder: %v", name, err)
+		}
+	}
+	for name, change := range map[string]func(*egress.Rule){"wildcard beside": wild, "another host": elsewhere} {
+		if err := build("T", change); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func pattern(t *testing.T, text string) egress.HostPattern {
+	t.Helper()
+	p, err := egress.ParseHostPattern(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}

@@ -1,6 +1,7 @@
 package profile_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -77,6 +78,32 @@ func TestCredentialVocabulary(t *testing.T) {
 		_, err := parseCredential(c.source, c.slot, c.extra)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s %s %s: %v, want %q", c.source, c.slot, c.extra, err, c.want)
+		}
+	}
+}
+
+// Neither one profile nor two together make a placeholder of use where nobody reads along.
+func TestBypass38_PlaceholdersNeedInterception(t *testing.T) {
+	const credential = "[profiles.x-c]\nversion = 1\nsummary = \"one\"\n[profiles.x-c.credentials.c]\nenv = \"T\"\nhost = \"a.test\"\n" +
+		"header = \"Authorization\"\ntemplate = \"Bearer {secret}\"\nPLACEHOLDER\n" +
+		"[[profiles.x-c.rules]]\nid = \"r\"\nhost = \"a.test\"\nmethods = [\"GET\"]\npath = \"/**\"\ncredential = \"c\"\nallow = [\"GET /x\"]\ndeny = [\"POST /x length=1\"]\n"
+	const unseen = "[profiles.x-t]\nversion = 1\nsummary = \"two\"\n[[profiles.x-t.rules]]\nid = \"u\"\nhost = \"a.test\"\nKIND\nallow = [\"a.test:PORT\"]\n"
+	for name, kind := range map[string][2]string{"tcp": {"protocol = \"tcp\"\nports = [22]", "22"}, "tunnel": {"tls = \"tunnel\"", "443"}} {
+		for _, with := range []bool{true, false} {
+			line := ""
+			if with {
+				line = `placeholder = "PH"`
+			}
+			text := strings.Replace(credential, "PLACEHOLDER", line, 1) + strings.NewReplacer("KIND", kind[0], "PORT", kind[1]).Replace(unseen)
+			set, err := profile.Parse(text, "x.toml")
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			_, err = set.Resolve([]string{"x-c", "x-t"}, nil, nil)
+			var refused *profile.Refusal
+			if with != errors.As(err, &refused) || with && (refused.Code != profile.CodeBadGrant || !strings.Contains(refused.Detail, "x-t/u")) {
+				t.Errorf("%s, placeholder %v: %v", name, with, err)
+			}
 		}
 	}
 }

@@ -123,8 +123,9 @@ func TestTunnelledResumption(t *testing.T) {
 		t.Fatal(err)
 	}
 	suites := []uint16{tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256}
+	serving := &tls.Config{Certificates: []tls.Certificate{*leaf}, MaxVersion: tls.VersionTLS12, CipherSuites: suites}
 	port := w.rawOrigin("", func(c net.Conn, br *bufio.Reader) {
-		s := tls.Server(&readerConn{Conn: c, r: br}, &tls.Config{Certificates: []tls.Certificate{*leaf}, MaxVersion: tls.VersionTLS12, CipherSuites: suites, SessionTicketKey: [32]byte{1}})
+		s := tls.Server(&readerConn{Conn: c, r: br}, serving)
 		_, _ = io.Copy(s, s)
 	})
 	w.grant(rule(t, "pinned.test", port, "", "/", tunnel))
