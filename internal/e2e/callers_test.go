@@ -18,12 +18,13 @@ import (
 func TestScriptOnStdinCannotBeChanged(t *testing.T) {
 	lab := sbxtest.NewLab(t)
 	everyone(t, func(t *testing.T, who sbxtest.User) {
-		// The command's own pipe holds one page, and whoever writes to it when it is full waits.
+		// The command may make its own pipe writable again; whoever writes when it is full waits.
 		for name, evil := range map[string]string{
 			"write":        `timeout 0.2 bash -c "echo touch pwned >/proc/self/fd/0"; timeout 0.2 bash -c "echo touch pwned >>/dev/stdin"`,
 			"read, write":  `head -c 4000 >/dev/null; echo touch pwned >/proc/self/fd/0`,
 			"not to wait":  `/usr/bin/python3 -c "import os; os.write(os.open(\"/proc/self/fd/0\", os.O_RDWR | os.O_NONBLOCK), b\"touch pwned\n\" * 100)"`,
-			"fill":         `timeout 0.2 cat /dev/zero >/proc/self/fd/0`,
+			"fill":         `chmod 600 /proc/self/fd/0; timeout 0.2 cat /dev/zero >/proc/self/fd/0`,
+			"writable":     `chmod 600 /proc/self/fd/0; timeout 0.2 bash -c "echo touch pwned >/proc/self/fd/0"`,
 			"by its child": `(setsid bash -c "sleep 0.05; echo touch pwned >/proc/self/fd/0" &)`,
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -36,6 +37,22 @@ func TestScriptOnStdinCannotBeChanged(t *testing.T) {
 				}
 				printed(t, got, want)
 			})
+		}
+	})
+}
+
+// A command that writes to its own input does not wait for itself.
+func TestOwnInputIsNotWritable(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		lab.Write(who, "../in", "file\n")
+		for script, want := range map[string]string{
+			`echo pipe | "$SBX" exec -- bash -c 'cat /dev/zero >/dev/stdin; cat </dev/fd/0; cat /dev/stdin'`: "pipe\n",
+			`"$SBX" exec -- bash -c 'cat /dev/zero >/dev/stdin; cat /proc/self/fd/0' <../in`:                 "file\n",
+		} {
+			got := outside(t, lab, who, script)
+			printed(t, got, want)
+			says(t, got.Stderr, "Permission denied")
 		}
 	})
 }

@@ -164,6 +164,14 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
+// drop takes a word out again.
+func (o *output) drop(word string) {
+	o.lock <- struct{}{}
+	defer func() { <-o.lock }()
+	rest := bytes.Replace(o.text.Bytes(), []byte(word), nil, 1)
+	o.text = *bytes.NewBuffer(bytes.Clone(rest))
+}
+
 // until waits for the word, for at most 20 seconds.
 func (o *output) until(t *testing.T, word string) {
 	t.Helper()

@@ -42,10 +42,16 @@ func inTerminal(t *testing.T, lab *sbxtest.Lab, who sbxtest.User, argv ...string
 	term.cmd.Stdin, term.cmd.Stdout, term.cmd.Stderr = slave, slave, slave
 	term.cmd.SysProcAttr.Setsid, term.cmd.SysProcAttr.Setctty = true, true
 	lab.Start(t, term.cmd)
-	copied := make(chan struct{})
-	go func() { defer close(copied); _, _ = io.Copy(term.screen, master) }() // ends with EIO
-	t.Cleanup(func() { _ = term.cmd.Process.Kill(); _ = slave.Close(); _ = master.Close(); <-copied })
+	term.show(t)
 	return term
+}
+
+// show copies what is written to the terminal to its screen.
+func (term *terminal) show(t *testing.T) {
+	t.Helper()
+	copied := make(chan struct{})
+	go func() { defer close(copied); _, _ = io.Copy(term.screen, term.master) }() // ends with EIO
+	t.Cleanup(func() { _ = term.cmd.Process.Kill(); _ = term.slave.Close(); _ = term.master.Close(); <-copied })
 }
 
 func modes(t *testing.T, tty *os.File) unix.Termios {
@@ -62,6 +68,23 @@ func (term *terminal) press(t *testing.T, keys string) {
 	if _, err := term.master.WriteString(keys); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// interrupt presses Ctrl-C until the screen has the word: Python may lose one that comes
+// between its prompt and its reading.
+func (term *terminal) interrupt(t *testing.T, word string) {
+	t.Helper()
+	again := time.Now()
+	eventually(t, 20*time.Second, "Ctrl-C is seen", func() bool {
+		if strings.Contains(term.screen.String(), word) {
+			return true
+		}
+		if time.Now().After(again) {
+			term.press(t, "\x03")
+			again = time.Now().Add(2 * time.Second)
+		}
+		return false
+	})
 }
 
 // ends waits for sbx and checks its status and the state of its terminal.
@@ -109,8 +132,7 @@ func TestCase18_CtrlC(t *testing.T) {
 
 		term = inTerminal(t, lab, who, "/usr/bin/python3", "-i", "-q")
 		term.screen.until(t, ">>> ")
-		term.press(t, "\x03")
-		term.screen.until(t, "KeyboardInterrupt")
+		term.interrupt(t, "KeyboardInterrupt")
 		term.press(t, "print(41+1)\r")
 		// Between two prompts the terminal is not in readline's mode, and Ctrl-D would be lost.
 		eventually(t, 20*time.Second, "Python asks again", func() bool {

@@ -315,6 +315,9 @@ func (f *fence) openStreams(who identity) error {
 	if f.o.NoTTY {
 		mode = stdio.TTYNever
 	}
+	if f.o.RawTerminal {
+		mode |= stdio.Unfiltered
+	}
 	var owner *[2]int
 	if m := who.mapping; m != nil {
 		owner = &[2]int{int(m.KUID), int(m.KGID)}

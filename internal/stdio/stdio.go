@@ -23,10 +23,12 @@ const pumpBytes = 64 << 10
 // TTY says whether the command gets a private terminal.
 type TTY int
 
-// TTYAuto gives one where the caller has one.
+// TTYAuto gives one where the caller has one. Unfiltered can be added: what the command
+// writes then reaches the caller's terminal as it is.
 const (
-	TTYAuto TTY = iota
-	TTYNever
+	TTYAuto    TTY = 0
+	TTYNever   TTY = 1
+	Unfiltered TTY = 2
 )
 
 // Refused says that one of the caller's descriptors cannot be passed on.
@@ -47,12 +49,13 @@ type Streams struct {
 	out    [3]*os.File // our read ends of stdout and stderr
 	in     source      // what feeds the command's stdin, or nil
 	pty    *os.File
-	saved  *term.State
+	line   line        // the caller's terminal, where the command has one
+	screen [3]*passage // to what of the caller's outputs is a terminal
 	log    io.Writer
 	logMu  sync.Mutex
 	pumps  sync.WaitGroup
 	failed atomic.Pointer[error]
-	once   sync.Once
+	left   sync.Once
 }
 
 // Open decides what the command gets for the caller's descriptors and makes the
@@ -61,8 +64,9 @@ type Streams struct {
 func Open(stdin, stdout, stderr *os.File, mode TTY, owner *[2]int) (*Streams, error) {
 	s := &Streams{caller: [3]*os.File{stdin, stdout, stderr}}
 	for fd, f := range s.caller {
-		s.TTY[fd] = mode == TTYAuto && term.IsTerminal(int(f.Fd()))
+		s.TTY[fd] = mode&TTYNever == 0 && term.IsTerminal(int(f.Fd()))
 	}
+	s.openScreens(mode&Unfiltered != 0)
 	err := errors.Join(s.openInput(), s.openOutputs())
 	if err == nil && owner != nil {
 		err = s.give(owner)
@@ -90,6 +94,13 @@ func (s *Streams) openInput() error {
 		s.in, s.child[0], err = newTee(s.caller[0])
 	case inputPump, inputFile:
 		s.in, s.child[0], err = newCopy(s.caller[0], kind == inputFile)
+	}
+	if err == nil && s.child[0] != nil {
+		// A command that opened its own input for writing would wait there for itself
+		// as soon as the pipe is full.
+		if err = s.child[0].Chmod(0o400); err != nil {
+			err = fmt.Errorf("making the command's stdin read-only: %w", err)
+		}
 	}
 	return err
 }
@@ -128,17 +139,6 @@ func (s *Streams) give(owner *[2]int) error {
 	return nil
 }
 
-func (s *Streams) size() {
-	for fd, f := range s.caller {
-		if s.TTY[fd] {
-			if w, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
-				s.Rows, s.Cols = w.Row, w.Col
-				return
-			}
-		}
-	}
-}
-
 // Pipes returns what the command gets, in the order of the descriptors, without
 // those that are a terminal or null.
 func (s *Streams) Pipes() (files []*os.File) {
@@ -160,76 +160,6 @@ func (s *Streams) Sent() {
 	}
 }
 
-// AttachPty takes over the master of the command's pty and puts the caller's
-// terminal into raw mode where sbx is in its foreground.
-func (s *Streams) AttachPty(master *os.File) error {
-	// Reading must end with the command, also where a slave stays open elsewhere, so
-	// it may not block the thread.
-	fd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	if err == nil {
-		err = unix.SetNonblock(fd, true)
-	}
-	_ = master.Close()
-	if err != nil {
-		return fmt.Errorf("taking over the command's terminal: %w", err)
-	}
-	s.pty = os.NewFile(uintptr(fd), "pty")
-	if !s.TTY[0] || !foreground(s.caller[0]) {
-		return nil
-	}
-	state, err := term.MakeRaw(int(s.caller[0].Fd()))
-	if err != nil {
-		return fmt.Errorf("setting the terminal to raw mode: %w", err)
-	}
-	s.saved = state
-	return nil
-}
-
-func foreground(f *os.File) bool {
-	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
-	return err == nil && group == unix.Getpgrp()
-}
-
-// Resize gives the pty the caller's window size.
-func (s *Streams) Resize() {
-	s.size()
-	if s.pty == nil || s.Rows == 0 {
-		return
-	}
-	_ = control(s.pty, func(fd int) error {
-		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: s.Rows, Col: s.Cols})
-	})
-}
-
-// Raw reports whether the command has its terminal in a mode in which another's
-// lines would spoil its screen.
-func (s *Streams) Raw() bool {
-	if s.pty == nil {
-		return false
-	}
-	var t *unix.Termios
-	err := control(s.pty, func(fd int) (err error) {
-		t, err = unix.IoctlGetTermios(fd, unix.TCGETS)
-		return err
-	})
-	return err == nil && t.Lflag&unix.ICANON == 0
-}
-
-// control calls f with the descriptor, which stays non-blocking.
-func control(file *os.File, f func(fd int) error) error {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var ferr error
-	err = raw.Control(func(fd uintptr) { ferr = f(int(fd)) })
-	return errors.Join(err, ferr)
-}
-
-// InRawMode reports whether the caller's own terminal is in raw mode, so that a
-// line must end in CR LF.
-func (s *Streams) InRawMode() bool { return s.saved != nil }
-
 // Start begins to copy in both directions. Everything that the command writes also
 // goes to log.
 func (s *Streams) Start(log io.Writer) {
@@ -237,14 +167,14 @@ func (s *Streams) Start(log io.Writer) {
 	for fd := 1; fd <= 2; fd++ {
 		if s.out[fd] != nil {
 			s.pumps.Add(1)
-			go s.pump(s.out[fd], s.caller[fd])
+			go s.pump(s.out[fd], s.caller[fd], s.screen[fd])
 		}
 	}
 	if s.pty != nil {
 		s.pumps.Add(1)
-		go s.pump(s.pty, s.terminal())
+		go s.pump(s.pty, s.line.out.to, s.line.out)
 		if s.TTY[0] {
-			go func() { _, _ = io.Copy(s.pty, s.caller[0]) }()
+			go s.typed()
 		}
 	}
 	if s.in != nil {
@@ -252,26 +182,17 @@ func (s *Streams) Start(log io.Writer) {
 	}
 }
 
-func (s *Streams) terminal() *os.File {
-	for _, fd := range []int{1, 2, 0} {
-		if s.TTY[fd] {
-			return s.caller[fd]
-		}
-	}
-	return s.caller[2]
-}
-
 // pump copies until the last writer is gone, or Finish says that whoever still
 // holds the other end is not the command. When the caller's reader is gone the
 // command's pipe is closed too, so that it sees what it would see outside.
-func (s *Streams) pump(from, to *os.File) {
+func (s *Streams) pump(from, to *os.File, through *passage) {
 	defer s.pumps.Done()
 	defer from.Close()
 	buf := make([]byte, pumpBytes)
 	read := from.Read
 	for {
 		n, err := read(buf)
-		if n > 0 && !s.pass(to, buf[:n]) {
+		if n > 0 && !s.passOn(to, through, buf[:n]) {
 			return
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -284,10 +205,15 @@ func (s *Streams) pump(from, to *os.File) {
 	}
 }
 
-func (s *Streams) pass(to *os.File, b []byte) bool {
-	_, err := to.Write(b)
-	if err == nil {
-		err = s.record(b)
+// passOn gives the caller what the command wrote, and the log all of it.
+func (s *Streams) passOn(to *os.File, through *passage, b []byte) bool {
+	err := s.record(b)
+	if through != nil {
+		b = through.filtered(b)
+	}
+	if len(b) > 0 {
+		_, werr := to.Write(b)
+		err = errors.Join(werr, err)
 	}
 	if err != nil {
 		s.fail(err)
@@ -336,7 +262,7 @@ func (s *Streams) Finish() error {
 		}
 	}
 	s.pumps.Wait()
-	s.restore()
+	s.leave()
 	if s.in != nil {
 		s.in.finish()
 	}
@@ -357,24 +283,5 @@ func (s *Streams) Close() {
 	if s.in != nil {
 		s.in.finish()
 	}
-	s.restore()
+	s.leave()
 }
-
-func (s *Streams) restore() {
-	s.once.Do(func() {
-		if s.pty == nil {
-			return
-		}
-		terminal := s.terminal()
-		// Answers to what the command asked the terminal are not for the caller's shell.
-		_ = unix.IoctlSetInt(int(terminal.Fd()), unix.TCFLSH, unix.TCIFLUSH)
-		if s.saved != nil {
-			_ = term.Restore(int(s.caller[0].Fd()), s.saved)
-		}
-		_, _ = terminal.WriteString(saneTerminal)
-	})
-}
-
-// saneTerminal leaves the alternate screen, mouse reporting and bracketed paste,
-// shows the cursor and resets colours (xterm control sequences).
-const saneTerminal = "\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?25h\x1b[m"
