@@ -134,7 +134,7 @@ func (b *Builder) dev() error {
 	if err := mount("devpts", dev+"/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
 		return err
 	}
-	if err := mount("shm", dev+"/shm", "tmpfs", tmpfsOptions|unix.MS_NOEXEC, "mode=1777"); err != nil {
+	if err := mount("shm", dev+"/shm", "tmpfs", tmpfsOptions|unix.MS_NOEXEC, "mode=1777"+b.size()); err != nil {
 		return err
 	}
 	return remount(dev, unix.MS_RDONLY|unix.MS_NOSUID)

@@ -292,20 +292,24 @@ func TestPlanIsLaidOutAsTheInitReadsIt(t *testing.T) {
 	s := Spec{
 		UID: 1, GID: 2, Workdir: "/w", Argv: []string{"a", ""}, Env: []string{"K=V"},
 		Stdio: Stdio{TTY: [3]bool{true, false, true}, Null: [3]bool{false, true, false}, Rows: 3, Cols: 4},
-		Probe: Probe{Port: 80, Nonce: strings.Repeat("n", 32)}, WaitChildren: true,
+		Probe: Probe{Port: 80, Nonce: strings.Repeat("n", 32)}, WaitChildren: true, Landlock: 7,
+		Tree:   []Entry{{Kind: Bind, Target: "/r"}, {Kind: Bind, Target: "/w", Writable: true}, {Kind: Tmpfs, Target: "/tmp"}},
+		Limits: ResourceLimits{Files: 5, FileSize: 6, Processes: 7, Data: 8},
 	}
 	got, err := encodePlan(s, []byte("12345678"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	const head = 11*4 + 4 + 16 + 32 + 4
-	if string(got[head:]) != "/w\x00a\x00\x00K=V\x0012345678" {
+	const head = 11*4 + 4 + 16 + 32 + 4*4 + 4*8
+	if string(got[head:]) != "/w\x00a\x00\x00K=V\x00/proc\x00/dev\x00/w\x00/tmp\x0012345678" {
 		t.Errorf("after the head: %q", got[head:])
 	}
-	if got[head-4] != 1 {
-		t.Errorf("the last word of the head is %d, want 1", got[head-4])
+	for i, want := range []byte{1, 7, 4, 0, 5, 0, 6, 0, 7, 0, 8, 0} {
+		if got := got[head-48+4*i]; got != want {
+			t.Errorf("word %d of the head's end is %d, want %d", i, got, want)
+		}
 	}
-	words := []uint32{1, 2, 1 | 2 | 8, 2, 3, 4, 2, 1, 10, 8, 80}
+	words := []uint32{1, 2, 1 | 2 | 8, 2, 3, 4, 2, 1, 29, 8, 80}
 	for i, want := range words {
 		if w := uint32(got[4*i]); w != want {
 			t.Errorf("word %d is %d, want %d", i, w, want)

@@ -20,6 +20,10 @@ type planHead struct {
 	ProbeV6      [16]byte
 	Nonce        [32]byte
 	WaitChildren uint32
+	Landlock     uint32
+	Writable     uint32
+	_            uint32
+	Limits       [4]uint64 // in the order of init.c
 }
 
 // errNUL refuses what C strings cannot carry.
@@ -28,7 +32,8 @@ var errNUL = errors.New("contains a NUL byte")
 // encodePlan lays the plan out as the init reads it: head, strings, seccomp program.
 func encodePlan(s Spec, filter []byte) ([]byte, error) {
 	var text []byte
-	for _, list := range [][]string{{s.Workdir}, s.Argv, s.Env} {
+	paths := writable(s.Tree)
+	for _, list := range [][]string{{s.Workdir}, s.Argv, s.Env, paths} {
 		for _, item := range list {
 			if strings.IndexByte(item, 0) >= 0 {
 				return nil, fmt.Errorf("encoding %.40q for the command: %w", item, errNUL)
@@ -45,6 +50,8 @@ func encodePlan(s Spec, filter []byte) ([]byte, error) {
 		Argc: uint32(len(s.Argv)), Envc: uint32(len(s.Env)), //nolint:gosec // bounded by the frame
 		Text: uint32(len(text)), Filter: uint32(len(filter)), //nolint:gosec // bounded by the frame
 		ProbePort: uint32(s.Probe.Port), ProbeV4: s.Probe.V4, ProbeV6: s.Probe.V6,
+		Landlock: s.Landlock, Writable: uint32(len(paths)), //nolint:gosec // bounded by the frame
+		Limits: [4]uint64{s.Limits.Files, s.Limits.FileSize, s.Limits.Processes, s.Limits.Data},
 	}
 	copy(head.Nonce[:], s.Probe.Nonce)
 	if s.WaitChildren {

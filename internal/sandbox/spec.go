@@ -61,8 +61,24 @@ type Spec struct {
 	Env     []string `json:"env"`
 	Stdio   Stdio    `json:"stdio"`
 	Probe   Probe    `json:"probe"`
+	// UserNamespaces lets the command make its own.
+	UserNamespaces bool `json:"user_namespaces,omitempty"`
+	// Landlock is the version to restrict the command with, 0 for not at all.
+	Landlock uint32         `json:"landlock,omitempty"`
+	Limits   ResourceLimits `json:"limits,omitzero"`
+	// PrivateSize bounds each private file system in memory, in bytes; 0: half of the machine's.
+	PrivateSize uint64 `json:"private_size,omitempty"`
 	// WaitChildren makes the run last until the last process inside has ended.
 	WaitChildren bool `json:"wait_children,omitempty"`
+}
+
+// ResourceLimits are the command's, and so of each process that it starts
+// (setrlimit(2)). Zero leaves the caller's; none is ever raised.
+type ResourceLimits struct {
+	Files     uint64 `json:"files,omitempty"`     // descriptors
+	FileSize  uint64 `json:"file_size,omitempty"` // bytes
+	Processes uint64 `json:"processes,omitempty"` // of its uid, in its user namespace
+	Data      uint64 `json:"data,omitempty"`      // bytes of private writable memory
 }
 
 // Mapping is how a run that root started keeps away from root: the command is

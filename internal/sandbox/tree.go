@@ -42,6 +42,7 @@ type Builder struct {
 	container *libcontainer.Container
 	made      map[string]bool
 	attached  []string       // targets of binds: below them nothing is ours to make
+	private   uint64         // bytes of each private file system; 0: the kernel's default
 	system    map[string]int // detached mounts of /sys, taken before scratch covers it
 }
 
@@ -67,6 +68,7 @@ func (b *Builder) Build(spec Spec) error {
 	if (spec.Mapping == nil) != (b.mapping == nil) || spec.Mapping != nil && *spec.Mapping != *b.mapping {
 		return errors.New("building the mount tree: the ids of the command changed while the sandbox was prepared")
 	}
+	b.private = spec.PrivateSize
 	for _, e := range spec.Tree {
 		if err := b.add(e); err != nil {
 			return fmt.Errorf("building the mount tree: %s %s: %w", e.Kind, e.Target, err)
@@ -237,11 +239,19 @@ func (b *Builder) tmpfs(e Entry) error {
 	if err := b.mkdirAll(e.Target); err != nil {
 		return err
 	}
-	options := fmt.Sprintf("mode=%o", e.Mode)
+	options := fmt.Sprintf("mode=%o", e.Mode) + b.size()
 	if e.Owned && b.mapping != nil {
 		options += fmt.Sprintf(",uid=%d,gid=%d", b.mapping.KUID, b.mapping.KGID)
 	}
 	return mount("sbx", rootDir+e.Target, "tmpfs", tmpfsOptions, options)
+}
+
+// size bounds a private file system.
+func (b *Builder) size() string {
+	if b.private == 0 {
+		return ""
+	}
+	return fmt.Sprintf(",size=%d", b.private)
 }
 
 func (b *Builder) bind(e Entry) error {

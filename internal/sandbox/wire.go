@@ -40,6 +40,12 @@ func (s Spec) Encode() []byte {
 	w.number(uint32(s.Probe.Port))
 	w.text(s.Probe.Nonce)
 	w.flag(s.WaitChildren)
+	w.flag(s.UserNamespaces)
+	w.number(s.Landlock)
+	for _, n := range []uint64{s.Limits.Files, s.Limits.FileSize, s.Limits.Processes, s.Limits.Data, s.PrivateSize} {
+		w.number(uint32(n)) //nolint:gosec // the lower half
+		w.number(uint32(n >> 32))
+	}
 	return w.b
 }
 
@@ -61,7 +67,11 @@ func DecodeSpec(b []byte) (Spec, error) {
 	copy(s.Probe.V4[:], r.text())
 	copy(s.Probe.V6[:], r.text())
 	s.Probe.Port, s.Probe.Nonce = uint16(r.number()), r.text() //nolint:gosec // written from 16 bits
-	s.WaitChildren = r.flag()
+	s.WaitChildren, s.UserNamespaces, s.Landlock = r.flag(), r.flag(), r.number()
+	for _, n := range []*uint64{&s.Limits.Files, &s.Limits.FileSize, &s.Limits.Processes, &s.Limits.Data, &s.PrivateSize} {
+		*n = uint64(r.number())
+		*n |= uint64(r.number()) << 32
+	}
 	if r.err == nil && len(r.b) > 0 {
 		r.err = fmt.Errorf("decoding the specification: %d bytes are left over", len(r.b))
 	}

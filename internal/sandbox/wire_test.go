@@ -13,7 +13,8 @@ func exampleSpec() Spec {
 		Workdir: "/w\xff", Argv: []string{"a\xffb", ""}, Env: []string{"K=\x01"},
 		Stdio:        Stdio{TTY: [3]bool{true, false, true}, Null: [3]bool{false, true, false}, Rows: 24, Cols: 80},
 		Probe:        Probe{V4: [4]byte{1, 2, 3, 4}, V6: [16]byte{5, 15: 6}, Port: 80, Nonce: strings.Repeat("n", 32)},
-		WaitChildren: true,
+		WaitChildren: true, UserNamespaces: true, Landlock: 7, PrivateSize: 1 << 33,
+		Limits: ResourceLimits{Files: 1, FileSize: 1<<40 + 1, Processes: 3, Data: 4},
 	}
 }
 

@@ -43,6 +43,10 @@ struct plan_head {
 	uint8_t probe4[4], probe6[16];
 	char nonce[32];            // hexadecimal, no NUL
 	uint32_t wait_children;    // the end is that of the last process, not of the command
+	uint32_t landlock;         // version to restrict the command with, 0 for not at all
+	uint32_t writable;         // paths, after the environment, below which it may change files
+	uint32_t unused;
+	uint64_t limits[4];        // in the order of limited[]; 0 leaves the caller's
 };
 
 static pid_t command;
@@ -213,6 +217,29 @@ static void place_stdio(const struct plan_head *h)
 		close(null);
 }
 
+// What of the command's can be bounded for each process, or for its uid in its user
+// namespace (setrlimit(2)).
+static const int limited[] = { RLIMIT_NOFILE, RLIMIT_FSIZE, RLIMIT_NPROC, RLIMIT_DATA };
+
+static void bound(const struct plan_head *h)
+{
+	struct rlimit l;
+	rlim_t most;
+	int i;
+
+	for (i = 0; i < 4; i++) {
+		if (!h->limits[i])
+			continue;
+		most = (rlim_t)h->limits[i];
+		if (getrlimit(limited[i], &l) < 0)
+			fail("getrlimit");
+		l.rlim_max = l.rlim_max < most ? l.rlim_max : most;
+		l.rlim_cur = l.rlim_cur < l.rlim_max ? l.rlim_cur : l.rlim_max;
+		if (setrlimit(limited[i], &l) < 0)
+			fail("setrlimit");
+	}
+}
+
 // A probe is one request to an address that nothing serves: only if the redirect
 // and the proxy's floor stand does it come back as 520.
 struct probe {
@@ -298,7 +325,7 @@ static void take_terminal(const struct plan_head *h)
 		fail("controlling-terminal");
 }
 
-static void __attribute__((noreturn)) run_command(const struct plan_head *h, char **argv, char **env, struct sock_fprog *filter)
+static void __attribute__((noreturn)) run_command(const struct plan_head *h, char **argv, char **env, char **writable, struct sock_fprog *filter)
 {
 	sigset_t none;
 	int sig;
@@ -320,7 +347,10 @@ static void __attribute__((noreturn)) run_command(const struct plan_head *h, cha
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	if (syscall(SYS_close_range, 3, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */) < 0)
 		fail("close-range");
+	if (h->landlock && sbx_landlock(h->landlock, writable) < 0)
+		fail("landlock");
 	ask_runner();
+	bound(h);
 	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, filter) < 0)
 		fail("seccomp");
 	environ = env;
@@ -406,7 +436,7 @@ void sbx_init_main(void)
 {
 	struct plan_head h;
 	struct sock_fprog filter = { 0 };
-	char *text, *at, *cwd, **argv, **env, go;
+	char *text, *at, *cwd, **argv, **env, **writable, go;
 	sigset_t chld;
 	int signals;
 
@@ -423,6 +453,7 @@ void sbx_init_main(void)
 	cwd = strings(&at, text + h.text, 1)[0];
 	argv = strings(&at, text + h.text, h.argc);
 	env = strings(&at, text + h.text, h.envc);
+	writable = strings(&at, text + h.text, h.writable);
 
 	cover_proc();
 	enter_own_user(&h);
@@ -452,7 +483,7 @@ void sbx_init_main(void)
 	if (command < 0)
 		fail("fork");
 	if (command == 0)
-		run_command(&h, argv, env, &filter);
+		run_command(&h, argv, env, writable, &filter);
 	// Only the command may keep its pipes and terminal open.
 	close(0), close(1), close(2);
 	supervise(signals);

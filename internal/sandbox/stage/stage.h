@@ -2,6 +2,7 @@
 #ifndef SBX_STAGE_H
 #define SBX_STAGE_H
 
+#include <stdint.h>
 #include <sys/types.h>
 
 // The path of the init inside every sandbox; a process that is started under
@@ -28,6 +29,10 @@ int sbx_ask_runner(void);
 
 // Leaves this process and its children no unix sockets but pairs. Returns -1 and errno.
 int sbx_forbid_unix_sockets(void);
+
+// Restricts this process and its children with Landlock, version abi: they change
+// nothing but what lies beneath the writable paths. Returns -1 and errno.
+int sbx_landlock(uint32_t abi, char **writable);
 
 // Opens a user namespace in which id 0 stands for `kuid`/`kgid` of this
 // namespace, for idmapped mounts. Returns its descriptor or -errno.
