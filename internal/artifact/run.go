@@ -148,6 +148,7 @@ type started struct {
 	Workdir     string    `json:"workdir"`
 	StartedAt   time.Time `json:"started_at"`
 	Directory   string    `json:"directory"`
+	Cgroups     []string  `json:"cgroups,omitempty"`
 	Supervisor
 }
 
@@ -156,7 +157,7 @@ func (r *Run) enter() error {
 	s := r.opt.Started
 	text, err := json.Marshal(started{
 		Schema: event.ReceiptSchema, Run: r.id, Version: s.Version, Consumer: s.Consumer, Position: s.Position, Profiles: s.Profiles,
-		GrantDigest: s.GrantDigest, Command: s.Command, Workdir: s.Workdir, StartedAt: s.StartedAt, Directory: r.dir,
+		GrantDigest: s.GrantDigest, Command: s.Command, Workdir: s.Workdir, StartedAt: s.StartedAt, Directory: r.dir, Cgroups: s.Cgroups,
 		Supervisor: supervisor(r.opt.Grace),
 	})
 	if err != nil {

@@ -136,7 +136,7 @@ func stillActive(state *os.Root, id string, f *os.File) bool {
 
 func sweepOne(state *os.Root, d deadRun) (event.Swept, error) {
 	receipt := readStarted(d)
-	s := event.Swept{Run: d.id, StartedAt: receipt.StartedAt}
+	s := event.Swept{Run: d.id, StartedAt: receipt.StartedAt, Cgroups: receipt.Cgroups}
 	if err := closeRecords(state, d.id, receipt, &s); err != nil {
 		return s, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fractalboxdev/sbx/internal/artifact"
+	"github.com/fractalboxdev/sbx/internal/class"
 	"github.com/fractalboxdev/sbx/internal/config"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/fence"
@@ -35,6 +36,7 @@ type execOptions struct {
 	dir          string
 	readOnly     bool
 	timeout      time.Duration
+	limits       limitFlags
 	grace        time.Duration
 	artifacts    string
 	env          []string
@@ -88,6 +90,7 @@ func (o *execOptions) addFlags(cmd *cobra.Command) {
 	f.StringVarP(&o.dir, "directory", "C", "", "run in this `directory`")
 	f.BoolVar(&o.readOnly, "ro", false, "the working directory is read-only")
 	f.DurationVar(&o.timeout, "timeout", 0, "end the command after this `duration` (default: none)")
+	o.limits.addTo(f)
 	f.DurationVar(&o.grace, "grace", 0, "time between SIGTERM and SIGKILL (default: operator configuration, else 5s)")
 	f.StringVar(&o.artifacts, "artifacts", "", "copy the run's records into this `directory` when everything is dead")
 	f.StringArrayVar(&o.env, "env", nil, "pass on a variable, as `NAME` or NAME=VALUE; may be given several times")
@@ -127,7 +130,7 @@ func (o *execOptions) run(ctx context.Context, e *environment, argv []string) er
 		return err
 	}
 	if !o.quiet && !c.Quiet.V {
-		f.OnDenial = e.say.DenialLine
+		f.OnDenial, f.OnLimits = e.say.DenialLine, e.unheldLines
 	}
 	f.OnSwept = func(swept []event.Swept) { e.sweptLines(swept) }
 	f.OnSetAside = func(paths []string) {
@@ -168,11 +171,15 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 		Extra: slices.Concat(c.EnvAllow.V, o.env), Timeout: o.timeout, Grace: o.grace, NoTTY: o.noTTY, NoCache: o.noCache,
 		WaitChildren: o.waitChildren, RawTerminal: o.rawTerminal,
 		StateDir: state, Config: []string{config.SystemFile, config.UserFile(e.getenv)}, Consumer: o.who(), Version: e.build.Version,
-		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,
+		Classes: c.Definition,
+		Stdin:   e.stdin, Stdout: e.stdout, Stderr: e.stderr,
 		Store: e.storeIn(state), Class: c.DefaultClass.V, Pools: o.waiting.apply(e.poolsOf(c)),
 		Derive: func(context.Context) (fence.Derived, error) { return o.derive(e, c, dir) },
 	}
 	if f.Consent, err = o.consentOf(e, c, dir, argv); err != nil {
+		return fence.Options{}, err
+	}
+	if f.Limits, err = o.limits.parse(o.timeout); err != nil {
 		return fence.Options{}, err
 	}
 	if o.artifacts != "" {
@@ -294,6 +301,9 @@ func (o *execOptions) conclude(e *environment, c config.Config, out fence.Outcom
 	if !o.quiet && c.Summary.V {
 		e.say.Summary(report.Summarise(out.Receipt.Run, out.Dir, out.Denials, summaryRows))
 	}
+	if !o.quiet {
+		e.limitLines(out.Receipt.Limits)
+	}
 	if out.Exit == 0 && out.Receipt.Result.Denials > 0 && (o.failOnDenial || c.FailOnDenial.V) {
 		out.Exit = exitDenied
 	}
@@ -310,7 +320,7 @@ func (o *execOptions) conclude(e *environment, c config.Config, out fence.Outcom
 		return &exitError{out.Exit, errors.New(s)}
 	}
 	if out.Receipt.Result.TimedOut {
-		return &exitError{out.Exit, fmt.Errorf("the command was ended after %s", o.limit(c))}
+		return &exitError{out.Exit, fmt.Errorf("the command was ended after %s", limitOf(out.Receipt.Limits, class.Time))}
 	}
 	if out.Receipt.Result.Killed {
 		return &exitError{out.Exit, errors.New("the run was ended by sbx kill")}
@@ -321,11 +331,14 @@ func (o *execOptions) conclude(e *environment, c config.Config, out fence.Outcom
 	return nil
 }
 
-func (o *execOptions) limit(c config.Config) time.Duration {
-	if o.timeout != 0 {
-		return o.timeout
+// limitOf returns the value of a limit of the run.
+func limitOf(limits []event.Limit, name class.Limit) string {
+	for _, l := range limits {
+		if l.Name == string(name) {
+			return l.Value
+		}
 	}
-	return c.Timeout.V
+	return "no time"
 }
 
 // sweptLines says what earlier runs had left behind.

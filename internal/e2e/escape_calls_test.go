@@ -165,11 +165,26 @@ func initCalls() []attempt {
 			call("setpgid"+as, "ESRCH", unix.SYS_SETPGID, first, 0),
 		)
 	}
-	// The kernel lets it be sent and drops it: everything after this shows that.
+	// Landlock refuses it; without, the kernel lets it be sent and drops it, which
+	// everything after this shows.
+	want := "EPERM"
+	if landlockABI() < 6 {
+		want = "ok"
+	}
 	return append(all,
-		call("kill -9 the init", "ok", unix.SYS_KILL, 1, int(unix.SIGKILL)),
-		call("stop the init", "ok", unix.SYS_KILL, 1, int(unix.SIGSTOP)),
+		call("kill -9 the init", want, unix.SYS_KILL, 1, int(unix.SIGKILL)),
+		call("stop the init", want, unix.SYS_KILL, 1, int(unix.SIGSTOP)),
+		call("kill the init by descriptor", want+"|EBADF", unix.SYS_PIDFD_SEND_SIGNAL, "@/proc/1", int(unix.SIGKILL), 0, 0),
 	)
+}
+
+// landlockABI is this kernel's, 0 without Landlock (landlock(7)).
+func landlockABI() int {
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(abi)
 }
 
 // forbiddenCalls are of no use to installs and builds. Where the kernel itself

@@ -31,6 +31,9 @@ type Receipt struct {
 	AddressGuard string          `json:"address_guard,omitempty"` // local, delegated
 	Applied      []Measure       `json:"applied"`
 	Admission    *Admission      `json:"admission,omitempty"` // absent when nothing was admitted
+	Class        string          `json:"class,omitempty"`     // agent, browser, lean, task
+	Limits       []Limit         `json:"limits"`              // those that are set, held or not
+	Cgroups      []string        `json:"cgroups,omitempty"`   // directories that were made for the run
 	Steps        []Step          `json:"steps"`
 	Revoke       []Check         `json:"revoke"`
 	Result       Result          `json:"result"`
@@ -131,6 +134,20 @@ type Measure struct {
 	Detail  string `json:"detail,omitempty"`
 }
 
+// Limit is one bound of what the run may use.
+type Limit struct {
+	Name    string `json:"name"`    // memory, processes, cpu, files, disk, time
+	Value   string `json:"value"`   // as in "2GiB"
+	Source  string `json:"source"`  // what set it
+	Default bool   `json:"default"` // nobody asked for it
+	Applied bool   `json:"applied"`
+	Whole   bool   `json:"whole"`            // held as it is meant, not for each process alone
+	How     string `json:"how,omitempty"`    // as in "cgroup v2"
+	Detail  string `json:"detail,omitempty"` // what is bounded, or why nothing is
+	Hits    int    `json:"hits"`             // how often it was reached, where the kernel tells
+	Hit     string `json:"hit,omitempty"`    // what came of that
+}
+
 // Step is one step of the fence, in the order of happening.
 type Step struct {
 	Name      string        `json:"name"`
@@ -163,8 +180,9 @@ type Result struct {
 type Swept struct {
 	Run       string    `json:"run"`
 	StartedAt time.Time `json:"started_at,omitzero"`
-	Removed   []string  `json:"removed"`         // scratch directories
+	Removed   []string  `json:"removed"`         // scratch directories and cgroups
 	Freed     string    `json:"freed,omitempty"` // the slot or place in a queue that it still had
+	Cgroups   []string  `json:"-"`               // that may be left
 	Detail    string    `json:"detail,omitempty"`
 }
 
@@ -231,6 +249,7 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 		p.Secrets[i].Hosts = present(p.Secrets[i].Hosts)
 	}
 	p.Applied = present(p.Applied)
+	p.Limits = present(p.Limits)
 	p.Steps = present(p.Steps)
 	p.Revoke = present(p.Revoke)
 	p.SetAside = present(p.SetAside)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fractalboxdev/sbx/internal/class"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/handshake"
 )
@@ -65,8 +66,10 @@ func (f *fence) watchInit(m message) error {
 	if err != nil {
 		return err
 	}
-	f.init, err = openProcess(pid, f.o.Self.Runner)
-	return err
+	if f.init, err = openProcess(pid, f.o.Self.Runner); err != nil {
+		return err
+	}
+	return f.joinGroups(pid)
 }
 
 // apply swaps the floor for the grant, once, and lets the command start.
@@ -111,18 +114,26 @@ func (f *fence) applied() []event.Measure {
 	if m := f.spec.Mapping; m != nil {
 		uid = fmt.Sprintf("the command is uid %d inside, %d outside; files of %d are shown as its own", f.spec.UID, m.KUID, m.FileUID)
 	}
-	return []event.Measure{
+	measures := []event.Measure{
 		{Name: "network namespace", Applied: true, Detail: "loopback only; nft rules read back; both probes came back from the floor"},
 		{Name: "pid, mount, ipc, uts and cgroup namespaces", Applied: true},
 		{Name: "user namespaces", Applied: true, Detail: uid},
 		{Name: "capabilities", Applied: true, Detail: "all dropped, bounding set empty"},
 		{Name: "no_new_privs", Applied: true},
-		{Name: "seccomp", Applied: true, Detail: "foreign ABIs killed"},
+		{Name: "seccomp", Applied: true, Detail: seccompDetail(f.spec.UserNamespaces)},
+		f.landlockMeasure(),
 		{Name: "unix sockets", Applied: true, Detail: "connected by sbx, to those made inside"},
 		{Name: "core dumps", Applied: true, Detail: "limit 0"},
-		{Name: "memory limit", Applied: false, Detail: "not asked for"},
-		{Name: "process limit", Applied: false, Detail: "not asked for"},
 	}
+	return append(measures, f.limitMeasures()...)
+}
+
+func seccompDetail(userNamespaces bool) string {
+	const detail = "a list of permitted calls, the rest answers ENOSYS; foreign ABIs killed"
+	if userNamespaces {
+		return detail + "; user namespaces permitted"
+	}
+	return detail
 }
 
 // forwarded are the signals that go on to the command.
@@ -138,8 +149,8 @@ const signalStop = unix.Signal(42)
 // end give it its grace, then it is killed.
 func (f *fence) wait(ctx context.Context) error {
 	w := &waiter{fence: f, ctx: ctx}
-	if f.o.Timeout > 0 {
-		t := time.NewTimer(f.o.Timeout)
+	if f.timeout() > 0 {
+		t := time.NewTimer(f.timeout())
 		defer t.Stop()
 		w.timeout = t.C
 	}
@@ -153,6 +164,7 @@ func (f *fence) wait(ctx context.Context) error {
 			w.signal(s)
 		case <-w.timeout:
 			f.receipt.Result.TimedOut = true
+			f.hit(class.Time, 1, "it was ended")
 			w.terminate()
 		case <-w.deadline:
 			if w.killed {
@@ -274,6 +286,9 @@ func (f *fence) exited(status unix.WaitStatus) {
 		r.Exit = ExitKilled
 	case status.Signaled():
 		r.Exit, r.Signal = 128+int(status.Signal()), unix.SignalName(status.Signal())
+		if status.Signal() == unix.SIGXFSZ {
+			f.hit(class.Disk, 1, "it ended by writing a larger file")
+		}
 	default:
 		r.Exit = status.ExitStatus()
 	}

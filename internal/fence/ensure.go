@@ -46,7 +46,11 @@ func (f *fence) ensure(ctx context.Context) error {
 	if err := f.conn.LimitReceive(time.Now().Add(startLimit)); err != nil {
 		return err
 	}
+	f.planLimits()
 	if err := f.openRecords(); err != nil {
+		return err
+	}
+	if err := f.makeLimits(); err != nil {
 		return err
 	}
 	if err := f.plan(); err != nil {
@@ -141,6 +145,7 @@ func (f *fence) plan() error {
 		}
 	}
 	f.spec, f.facts = f.describe(facts, who, caches), facts
+	f.boundSpec(&f.spec)
 	if err := f.checkExposed(); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/admission"
 	"github.com/fractalboxdev/sbx/internal/approval"
 	"github.com/fractalboxdev/sbx/internal/artifact"
+	"github.com/fractalboxdev/sbx/internal/cgroup"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/handshake"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
@@ -61,6 +62,10 @@ type fence struct {
 	roots   func() (*x509.CertPool, error)
 	bits    func() (struct{}, error) // the search for set-user-id files, as root only
 	init    *process                 // the sandbox's PID 1, as soon as there is one
+	limits  limits
+
+	landlock   int // its ABI; 0 with noLandlock for the reason
+	noLandlock error
 
 	store     *store.Store       // the one of Options, for an irreversible command
 	attested  *approval.Attested // what lets an irreversible command run
@@ -234,18 +239,39 @@ func (f *fence) derive(ctx context.Context) error {
 	for _, e := range d.Grant.Endpoints() {
 		f.receipt.Endpoints = append(f.receipt.Endpoints, event.Endpoint{Ecosystem: e.Ecosystem, URL: e.URL, Source: e.Source})
 	}
+	if err := f.chooseLimits(); err != nil {
+		return err
+	}
 	return f.readSecrets(ctx)
 }
 
 // sweep resets what dead runs left behind before anything new exists.
 func (f *fence) sweep(ctx context.Context) error {
 	swept, err := artifact.Sweep(f.o.StateDir)
+	for i := range swept {
+		sweepGroups(ctx, &swept[i])
+	}
 	f.receipt.Swept = swept
 	err = errors.Join(err, f.freeDead(ctx))
 	if len(f.receipt.Swept) > 0 && f.o.OnSwept != nil {
 		f.o.OnSwept(f.receipt.Swept)
 	}
 	return err
+}
+
+// sweepGroups removes the groups of a dead run. They are empty, or will be: whatever
+// was in them dies with its supervisor. So one that cannot be removed is only told.
+func sweepGroups(ctx context.Context, s *event.Swept) {
+	if len(s.Cgroups) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, runnerLimit)
+	defer cancel()
+	if err := cgroup.Remove(ctx, s.Cgroups); err != nil {
+		s.Detail += "; " + err.Error()
+		return
+	}
+	s.Removed = append(s.Removed, s.Cgroups...)
 }
 
 // finish turns the error of a pass into the outcome and writes the receipt.

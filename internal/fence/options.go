@@ -31,15 +31,19 @@ type Options struct {
 	Argv     []string
 	Workdir  string // absolute
 	ReadOnly bool
-	Env      []string // of the caller
-	Extra    []string // --env KEY or KEY=VALUE
-	Timeout  time.Duration
+	Env      []string      // of the caller
+	Extra    []string      // --env KEY or KEY=VALUE
+	Timeout  time.Duration // unless Limits has a time
 	Grace    time.Duration
 	NoTTY    bool
 	NoCache  bool
 
 	WaitChildren bool // the run lasts until the last process inside has ended
 	RawTerminal  bool // what the command writes reaches the terminal unfiltered
+
+	// Classes defines a class. Limits are the caller's own, and only lower what it says.
+	Classes func(class.Name) class.Definition
+	Limits  class.Limits
 
 	StateDir  string
 	Config    []string // the operator's configuration files, whether or not they exist
@@ -62,6 +66,8 @@ type Options struct {
 	OnDenial func(event.Denial)
 	// OnSwept is told what earlier runs had left behind.
 	OnSwept func([]event.Swept)
+	// OnLimits is told how the limits of the run are held, before it starts.
+	OnLimits func([]event.Limit)
 	// OnSetAside is told which new git files were renamed, since git would have run them.
 	OnSetAside func([]string)
 	// OnSecrets is given what masks the run's secrets, before anything runs: whatever
@@ -101,6 +107,7 @@ type Preview struct {
 	Env   []string        `json:"env"`
 	Dir   string          `json:"workdir"`
 	UID   uint32          `json:"uid"`
+	Class class.Name      `json:"class"`
 }
 
 // DryRun computes what Run would set up, and sets up nothing.
@@ -114,6 +121,9 @@ func DryRun(ctx context.Context, o Options) (Preview, error) {
 	for _, c := range d.Grant.Credentials() { // no secret is read, so none is known to be set
 		f.secrets = append(f.secrets, heldSecret{Credential: c, placeholder: "(a random placeholder, where the secret is set)"})
 	}
+	if err := f.chooseLimits(); err != nil {
+		return Preview{}, f.refusal(stepGrant, err)
+	}
 	facts, who, err := f.look()
 	if err != nil {
 		return Preview{}, f.refusal(stepEnsure, err)
@@ -123,5 +133,5 @@ func DryRun(ctx context.Context, o Options) (Preview, error) {
 		return Preview{}, f.refusal(stepEnsure, err)
 	}
 	spec := f.describe(facts, who, caches)
-	return Preview{Floor: append([]string{}, floor.Match(o.Argv)...), Grant: d.Grant, Tree: spec.Tree, Env: spec.Env, Dir: spec.Workdir, UID: spec.UID}, nil
+	return Preview{Floor: append([]string{}, floor.Match(o.Argv)...), Grant: d.Grant, Tree: spec.Tree, Env: spec.Env, Dir: spec.Workdir, UID: spec.UID, Class: f.limits.class.Name}, nil
 }

@@ -99,6 +99,7 @@ func (f *fence) floor(ctx context.Context) error {
 		_ = f.conn.Close() // the runner ends while the rest is taken back
 	}
 	f.reapRunner()
+	f.leaveGroups(ctx)
 	if n := f.network; n != nil {
 		f.closeNetwork(ctx, n)
 	}

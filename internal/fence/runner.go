@@ -105,7 +105,7 @@ func (r *runner) run() error {
 		return &step{"mount-tree", err}
 	}
 	// Starting the container is mostly waiting for its init: the rest is made meanwhile.
-	rest := async(func() ([]byte, error) { return r.makeRest(network) })
+	rest := async(func() ([]byte, error) { return r.makeRest(network, spec.UserNamespaces) })
 	if r.container, err = startOnOwnThread(builder, stdio); err != nil {
 		return &step{"container", err}
 	}
@@ -146,11 +146,11 @@ func startOnOwnThread(b *sandbox.Builder, stdio [3]*os.File) (*sandbox.Container
 
 // makeRest waits for the network's floor, compiles the filter and takes the files of
 // this run, which come once the supervisor serves.
-func (r *runner) makeRest(network func() (struct{}, error)) (filter []byte, err error) {
+func (r *runner) makeRest(network func() (struct{}, error), userNamespaces bool) (filter []byte, err error) {
 	if _, err := network(); err != nil {
 		return nil, &step{"network", err}
 	}
-	if filter, err = sandbox.Filter(false); err != nil {
+	if filter, err = sandbox.Filter(userNamespaces); err != nil {
 		return nil, &step{"seccomp", err}
 	}
 	return brokenFilter(filter), r.placeFiles()
