@@ -59,7 +59,7 @@ var table = map[string]place{
 	"sandbox/stage":  {adapter, nil},
 	"sshsig":         {adapter, nil},
 	"stdio":          {adapter, nil},
-	"store":          {adapter, []string{"event", "floor", "grant", "report", "secret", "ticket"}},
+	"store":          {adapter, []string{"event", "floor", "grant", "report", "secret", "ticket", "verdict"}},
 	"term":           {adapter, []string{"egress", "event", "grant", "report"}},
 	"trust":          {adapter, nil},
 	"upstream":       {adapter, []string{"egress"}},

@@ -35,6 +35,7 @@ func migrations() []migration {
 		{name: "store", sql: storeSchema, more: nameStore},
 		{name: "spent", sql: spentSchema},
 		{name: "tickets", sql: ticketsSchema},
+		{name: "verdicts", sql: verdictsSchema},
 	}
 }
 

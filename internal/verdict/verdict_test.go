@@ -93,3 +93,29 @@ func TestVector39_RecordsGrowOld(t *testing.T) {
 		t.Error("a record without deployment is fresh for a deployment without id")
 	}
 }
+
+func TestEveryPartOfADeploymentChangesItsID(t *testing.T) {
+	whole := func() Deployment {
+		return Deployment{
+			Binary: "b", Profiles: "p", Config: map[string]string{"f": "1"}, Libseccomp: "2.5", Who: "user",
+			Host: map[string]string{"kernel": "6.1"},
+		}
+	}
+	seen := map[string]string{whole().ID(): "nothing"}
+	if whole().ID() != whole().ID() || len(whole().ID()) != 64 {
+		t.Errorf("id is %s", whole().ID())
+	}
+	for name, change := range map[string]func(*Deployment){
+		"binary": func(d *Deployment) { d.Binary = "c" }, "profiles": func(d *Deployment) { d.Profiles = "q" },
+		"configuration": func(d *Deployment) { d.Config["f"] = "2" }, "another file": func(d *Deployment) { d.Config["g"] = "" },
+		"libseccomp": func(d *Deployment) { d.Libseccomp = "2.6" }, "who": func(d *Deployment) { d.Who = "root" },
+		"kernel": func(d *Deployment) { d.Host["kernel"] = "6.2" }, "a sysctl": func(d *Deployment) { d.Host["sysctl"] = "0" },
+	} {
+		d := whole()
+		change(&d)
+		if other, twice := seen[d.ID()]; twice {
+			t.Errorf("%s: the same id as %s", name, other)
+		}
+		seen[d.ID()] = name
+	}
+}

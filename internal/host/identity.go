@@ -1,0 +1,57 @@
+package host
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// identifying are the settings of the kernel that decide what a sandbox can rely on.
+var identifying = []string{
+	"user/max_user_namespaces", "user/max_net_namespaces", "kernel/unprivileged_userns_clone",
+	"kernel/apparmor_restrict_unprivileged_userns", "kernel/apparmor_restrict_unprivileged_unconfined",
+	"kernel/yama/ptrace_scope", "kernel/unprivileged_bpf_disabled", "kernel/io_uring_disabled", "kernel/keys/maxkeys",
+	"kernel/seccomp/actions_avail", "vm/unprivileged_userfaultfd", "dev/tty/legacy_tiocsti", "net/ipv4/ip_unprivileged_port_start",
+	"net/ipv6/conf/all/disable_ipv6", "fs/protected_symlinks", "fs/protected_hardlinks",
+}
+
+// Identity lists what of this machine a proof of the floor rests on, by name: kernel,
+// settings, security modules, namespaces and cgroup mode. It starts nothing and reads
+// a few small files; what cannot be read is left out, so that its appearance changes
+// the identity as well.
+func (h *Host) Identity() map[string]string {
+	out := map[string]string{"cgroup": h.cgroupMode(), "kernel": kernelRelease(), "landlock": landlockABI()}
+	for _, name := range identifying {
+		if value, ok := h.read("/proc/sys/" + name); ok {
+			out["sysctl "+strings.ReplaceAll(name, "/", ".")] = value
+		}
+	}
+	for name, path := range map[string]string{
+		"security modules": "/sys/kernel/security/lsm", "confinement": "/proc/self/attr/current",
+		"user ids": "/proc/self/uid_map", "group ids": "/proc/self/gid_map",
+	} {
+		if value, ok := h.read(path); ok {
+			out[name] = strings.Join(strings.Fields(strings.Trim(value, "\x00")), " ")
+		}
+	}
+	out["seccomp"] = h.status("Seccomp")
+	return out
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return fmt.Sprintf("%s %s %s", unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:]), unix.ByteSliceToString(u.Machine[:]))
+}
+
+// landlockABI is the version of Landlock (landlock_create_ruleset(2)), or why there is none.
+func landlockABI() string {
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return unix.ErrnoName(errno)
+	}
+	return fmt.Sprint(abi)
+}

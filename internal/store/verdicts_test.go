@@ -1,0 +1,65 @@
+package store
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fractalboxdev/sbx/internal/verdict"
+)
+
+func TestTheYoungestVerdictOfADeploymentStays(t *testing.T) {
+	s := open(t, stateDir(t))
+	at := time.UnixMilli(1_767_355_200_000).UTC()
+	young := verdict.Record{
+		Deployment: "d", Kind: verdict.Canary, Outcome: verdict.Failed, Diagnosis: "why", Run: "r2", At: at.Add(time.Hour),
+		Evidence: json.RawMessage(`{"a":1}`),
+	}
+	old := young
+	old.Outcome, old.Run, old.At, old.Evidence = verdict.Passed, "r1", at, json.RawMessage("null")
+	for _, r := range []verdict.Record{old, young, old} {
+		if err := s.Update(t.Context(), func(tx *Tx) error { return tx.PutVerdict(r) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get := func(deployment string, kind verdict.Kind) (r *verdict.Record) {
+		err := s.View(t.Context(), func(tx *Tx) (err error) { r, err = tx.Verdict(deployment, kind); return err })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if diff := cmp.Diff(&young, get("d", verdict.Canary)); diff != "" {
+		t.Error(diff)
+	}
+	if r := get("d", verdict.Attack); r != nil {
+		t.Errorf("of another kind: %+v", r)
+	}
+	if r := get("e", verdict.Canary); r != nil {
+		t.Errorf("of another deployment: %+v", r)
+	}
+}
+
+func TestDigestsAreBounded(t *testing.T) {
+	s := open(t, stateDir(t))
+	err := s.Update(t.Context(), func(tx *Tx) error {
+		for i := range digestsKept + 10 {
+			if err := tx.PutDigest(fmt.Sprint("file ", i), fmt.Sprint("digest ", i), time.UnixMilli(int64(i))); err != nil {
+				return err
+			}
+		}
+		for i, want := range map[int]string{0: "", 9: "", 10: "digest 10", digestsKept + 9: fmt.Sprint("digest ", digestsKept+9)} {
+			got, err := tx.Digest(fmt.Sprint("file ", i))
+			if err != nil || got != want {
+				t.Errorf("digest of file %d is %q, want %q (%v)", i, got, want, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
