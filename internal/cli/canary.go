@@ -2,14 +2,16 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fractalboxdev/sbx/internal/canary"
-	"github.com/fractalboxdev/sbx/internal/config"
+	"github.com/fractalboxdev/sbx/internal/deploy"
 	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/prober"
 	"github.com/fractalboxdev/sbx/internal/term"
@@ -22,6 +24,10 @@ A probe of sbx's own asks for a host outside the grant that would answer if egre
 were open, over HTTPS and HTTP, with and without checking certificates, directly and
 through the proxy variables; for a granted path, a path that no rule allows, and a
 name that leads to the host itself; and it tries DNS, UDP and bare connections.
+With --attack it also tries some 250 known ways out of such a sandbox.
+
+The verdict is kept for this deployment: binary, profiles, configuration and kernel.
+A fresh one is shown again: passed and failed for 24 hours, inconclusive for 10 minutes.
 
 Exit status: 0 passed; 1 failed, inconclusive or deferred; 125 sbx could not try.`
 
@@ -51,89 +57,107 @@ func newCanaryProbeCommand(e *environment) *cobra.Command {
 }
 
 type canaryOptions struct {
-	dir    string
-	attack bool
-	fresh  bool
-	json   bool
+	dir                 string
+	attack, fresh, json bool
+}
+
+// canaryJSON is the answer of "sbx canary --json".
+type canaryJSON struct {
+	verdict.Record
+	Cached    bool   `json:"cached"`    // an earlier run's, still fresh
+	Directory string `json:"directory"` // of the run; "" for a cached verdict
+}
+
+func (o *canaryOptions) kind() verdict.Kind {
+	if o.attack {
+		return verdict.Attack
+	}
+	return verdict.Canary
 }
 
 func (o *canaryOptions) run(ctx context.Context, e *environment) error {
-	f, cleanup, err := e.canaryFence(o.dir)
+	d, err := e.openDeployment(ctx)
 	if err != nil {
 		return err
 	}
-	defer cleanup()
+	if !o.fresh {
+		known, err := deploy.Fresh(ctx, d.store, d.id, o.kind(), time.Now())
+		if err != nil {
+			return err
+		}
+		if known != nil {
+			return o.conclude(e, canaryJSON{Record: *known, Cached: true}, nil)
+		}
+	}
+	r, err := o.probe(ctx, e, d)
+	if err != nil {
+		return err
+	}
+	r.Record.Deployment = d.id
+	if err := deploy.Remember(ctx, d.store, r.Record); err != nil {
+		return err
+	}
+	return o.conclude(e, canaryJSON{Record: r.Record, Directory: r.Outcome.Dir}, &r.Evidence)
+}
+
+// probe makes one canary run.
+func (o *canaryOptions) probe(ctx context.Context, e *environment, d *deployment) (r canary.Result, err error) {
+	dir, scratch := o.dir, o.dir == ""
+	if scratch {
+		if dir, err = os.MkdirTemp("", "sbx-canary-"); err != nil {
+			return r, fmt.Errorf("making a directory for the canary: %w", err)
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	} else if dir, err = workingDirectory(dir); err != nil {
+		return r, err
+	}
+	f := fence.Options{
+		Self: e.build.Self, Workdir: dir, Env: e.env, Grace: d.config.Grace.V, StateDir: d.state, Consumer: "canary",
+		Config: e.configFiles(), Version: e.build.Version, OnSwept: e.sweptLines,
+		Store: e.storeIn(d.state), Class: d.config.DefaultClass.V, Pools: e.poolsOf(d.config),
+	}
 	done := e.say.Progress("probing a sandbox")
-	r, err := canary.Run(ctx, canary.Options{Fence: f, Attack: o.attack, Scratch: o.dir == ""})
-	done()
-	if err != nil {
-		return err
+	defer done()
+	return canary.Run(ctx, canary.Options{Fence: f, Attack: o.attack, Scratch: scratch})
+}
+
+// conclude says the verdict and what it rests on.
+func (o *canaryOptions) conclude(e *environment, a canaryJSON, evidence *verdict.Evidence) error {
+	if o.json {
+		if err := e.printJSON(a); err != nil {
+			return err
+		}
+	} else {
+		e.printCanary(a, evidence)
 	}
-	if err := e.printCanary(r, o.json); err != nil {
-		return err
-	}
-	if r.Record.Outcome != verdict.Passed {
+	if a.Outcome != verdict.Passed {
 		return &exitError{code: exitNegative}
 	}
 	return nil
 }
 
-// canaryFence is how a canary's run goes through the fence; cleanup removes the
-// empty directory that it was made around.
-func (e *environment) canaryFence(dir string) (f fence.Options, cleanup func(), err error) {
-	c, err := e.loadConfig()
-	if err != nil {
-		return f, nil, err
+func (e *environment) printCanary(a canaryJSON, evidence *verdict.Evidence) {
+	why := a.Diagnosis
+	if a.Cached {
+		why += " (cached, of " + a.At.Format(time.RFC3339) + "; --fresh probes again)"
 	}
-	cleanup = func() {}
-	if dir == "" {
-		if dir, err = os.MkdirTemp("", "sbx-canary-"); err != nil {
-			return f, nil, fmt.Errorf("making a directory for the canary: %w", err)
-		}
-		made := dir
-		cleanup = func() { _ = os.RemoveAll(made) }
-	} else if dir, err = workingDirectory(dir); err != nil {
-		return f, nil, err
-	}
-	state, err := stateDirectory(e, c)
-	if err != nil {
-		cleanup()
-		return f, nil, err
-	}
-	return fence.Options{
-		Self: e.build.Self, Workdir: dir, Env: e.env, Grace: c.Grace.V, StateDir: state, Consumer: "canary",
-		Config: []string{config.SystemFile, config.UserFile(e.getenv)}, Version: e.build.Version,
-		OnSwept: e.sweptLines, Store: e.storeIn(state), Class: c.DefaultClass.V, Pools: e.poolsOf(c),
-	}, cleanup, nil
-}
-
-// printCanary says the verdict and what it rests on.
-func (e *environment) printCanary(r canary.Result, asJSON bool) error {
-	if asJSON {
-		return e.printJSON(struct {
-			verdict.Record
-			Directory string `json:"directory"`
-		}{r.Record, r.Outcome.Dir})
-	}
-	e.out.Table([]string{"CANARY", "WHY"}, [][]term.Cell{{
-		{Text: string(r.Record.Outcome), Tone: verdictTones[r.Record.Outcome]}, {Text: r.Record.Diagnosis},
+	e.out.Table([]string{strings.ToUpper(string(a.Kind)), "WHY"}, [][]term.Cell{{
+		{Text: string(a.Outcome), Tone: verdictTones[a.Outcome]}, {Text: why},
 	}})
-	if line := evidenceLine(r.Evidence); line != "" {
-		e.out.Raw(line + "\n")
+	if evidence != nil && len(evidence.Unlisted) > 0 {
+		e.out.Raw(evidenceLine(*evidence) + "\n")
 	}
-	e.out.Raw("run " + r.Record.Run + ": " + r.Outcome.Dir + "\n")
-	return nil
+	if a.Directory != "" {
+		e.out.Raw("run " + a.Run + ": " + a.Directory + "\n")
+	}
 }
 
 var verdictTones = map[verdict.Outcome]term.Tone{
 	verdict.Passed: term.Good, verdict.Failed: term.Bad, verdict.Inconclusive: term.Unsure, verdict.Deferred: term.Unsure,
 }
 
-// evidenceLine is the evidence in one line, "" when there is none.
+// evidenceLine is the evidence in one line.
 func evidenceLine(v verdict.Evidence) string {
-	if len(v.Unlisted) == 0 {
-		return ""
-	}
 	var out []string
 	for _, l := range append(append([]verdict.Leg{}, v.Unlisted...), v.Granted, v.Refused, v.Guarded) {
 		text := fmt.Sprintf("%s %d", l.Name, l.Status)
@@ -142,5 +166,9 @@ func evidenceLine(v verdict.Evidence) string {
 		}
 		out = append(out, text)
 	}
-	return "evidence: " + strings.Join(out, ", ")
+	text := "evidence: " + strings.Join(out, ", ")
+	if v.Attempts > 0 {
+		text += fmt.Sprintf("; %d attacks, %d not held", v.Attempts, len(v.Won))
+	}
+	return text
 }

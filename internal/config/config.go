@@ -46,6 +46,8 @@ type Config struct {
 	ClientEnv    Value[bool] // npm_config_*, GOPROXY, PIP_* of the caller name registries
 	EnvAllow     Value[[]string]
 	Signers      Value[string]              // allowed_signers: who may approve; "" for nobody
+	Advisory     Value[string]              // signed file on which versions may be relied on; "" for none
+	CanaryFirst  Value[bool]                // every run needs a fresh pass of this deployment
 	Registries   map[string]Value[[]string] // ecosystem → base URLs, of npm and yarn also "@scope=URL"
 	FileHosts    map[string]Value[[]string] // python → base URLs of the files that an index points at
 	Checksums    map[string]Value[[]string] // go → base URLs of the checksum database
@@ -128,6 +130,8 @@ func defaults() Config {
 		ClientEnv:    Value[bool]{false, SourceDefault},
 		EnvAllow:     Value[[]string]{nil, SourceDefault},
 		Signers:      Value[string]{"", SourceDefault},
+		Advisory:     Value[string]{"", SourceDefault},
+		CanaryFirst:  Value[bool]{false, SourceDefault},
 		Registries:   map[string]Value[[]string]{},
 		FileHosts:    map[string]Value[[]string]{},
 		Checksums:    map[string]Value[[]string]{},
@@ -151,6 +155,8 @@ func (c Config) Explain() []Row {
 	rows := []Row{
 		{"state_dir", strconv.Quote(c.StateDir.V), c.StateDir.Source},
 		{"allowed_signers", strconv.Quote(c.Signers.V), c.Signers.Source},
+		{"advisory", strconv.Quote(c.Advisory.V), c.Advisory.Source},
+		{"require_canary", strconv.FormatBool(c.CanaryFirst.V), c.CanaryFirst.Source},
 		{"timeout", strconv.Quote(c.Timeout.V.String()), c.Timeout.Source},
 		{"grace", strconv.Quote(c.Grace.V.String()), c.Grace.Source},
 		{"quiet", strconv.FormatBool(c.Quiet.V), c.Quiet.Source},

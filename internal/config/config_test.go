@@ -64,6 +64,7 @@ processes = 0
 		t.Fatal(err)
 	}
 	want := []Row{
+		{"advisory", `""`, SourceDefault},
 		{"allowed_signers", `""`, SourceDefault},
 		{"ceiling", "20", system + ":6"},
 		{"checksums.go", `[]`, user + ":13"},
@@ -91,6 +92,7 @@ processes = 0
 		{"registries.go", `["https://go.corp.test"]`, system + ":10"},
 		{"registries.npm", `["https://npm.home.test/b", "@acme=https://npm.acme.test"]`, user + ":7"},
 		{"registries.python", `["https://py.corp.test"]`, user + ":6"},
+		{"require_canary", "false", SourceDefault},
 		{"state_dir", `"/var/tmp/sbx"`, user + ":3"},
 		{"summary", "true", SourceDefault},
 		{"timeout", `"30m0s"`, system + ":2"},

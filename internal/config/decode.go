@@ -25,6 +25,8 @@ type file struct {
 	FailOnDenial *bool                 `toml:"fail_on_denial"`
 	ClientEnv    *bool                 `toml:"client_env"`
 	Signers      *string               `toml:"allowed_signers"`
+	Advisory     *string               `toml:"advisory"`
+	CanaryFirst  *bool                 `toml:"require_canary"`
 	Env          envTable              `toml:"env"`
 	Registries   map[string][]string   `toml:"registries"`
 	FileHosts    map[string][]string   `toml:"file_hosts"`
@@ -121,6 +123,7 @@ func (c *Config) setPlain(f file, src source) error {
 	set(&c.Summary, f.Summary, src.at("summary"))
 	set(&c.FailOnDenial, f.FailOnDenial, src.at("fail_on_denial"))
 	set(&c.ClientEnv, f.ClientEnv, src.at("client_env"))
+	set(&c.CanaryFirst, f.CanaryFirst, src.at("require_canary"))
 	return nil
 }
 
@@ -145,7 +148,7 @@ func (c *Config) setPaths(f file, src source) error {
 	for key, it := range map[string]struct {
 		path *string
 		into *Value[string]
-	}{"state_dir": {f.StateDir, &c.StateDir}, "allowed_signers": {f.Signers, &c.Signers}} {
+	}{"state_dir": {f.StateDir, &c.StateDir}, "allowed_signers": {f.Signers, &c.Signers}, "advisory": {f.Advisory, &c.Advisory}} {
 		if it.path == nil {
 			continue
 		}

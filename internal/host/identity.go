@@ -35,7 +35,7 @@ func (h *Host) Identity() map[string]string {
 			out[name] = strings.Join(strings.Fields(strings.Trim(value, "\x00")), " ")
 		}
 	}
-	out["seccomp"] = h.status("Seccomp")
+	out["seccomp"], out["capabilities"] = h.status("Seccomp"), h.status("CapEff")
 	return out
 }
 

@@ -26,18 +26,19 @@ type place struct {
 var table = map[string]place{
 	"sbx": {value, nil}, // the embedded profiles
 
-	"class":   {value, nil},
-	"coding":  {value, nil},
-	"egress":  {value, []string{"coding"}},
-	"event":   {value, nil},
-	"secret":  {value, nil},
-	"ticket":  {value, nil},
-	"guard":   {value, nil},
-	"floor":   {value, nil},
-	"grant":   {value, []string{"class", "egress"}},
-	"profile": {value, []string{"class", "egress", "grant", "sbx"}},
-	"report":  {value, []string{"egress", "event", "grant"}},
-	"verdict": {value, nil},
+	"advisory": {value, nil},
+	"class":    {value, nil},
+	"coding":   {value, nil},
+	"egress":   {value, []string{"coding"}},
+	"event":    {value, nil},
+	"secret":   {value, nil},
+	"ticket":   {value, nil},
+	"guard":    {value, nil},
+	"floor":    {value, nil},
+	"grant":    {value, []string{"class", "egress"}},
+	"profile":  {value, []string{"class", "egress", "grant", "sbx"}},
+	"report":   {value, []string{"egress", "event", "grant"}},
+	"verdict":  {value, nil},
 
 	"artifact":       {adapter, []string{"egress", "event", "report", "secret"}},
 	"cgroup":         {adapter, nil},
@@ -67,7 +68,7 @@ var table = map[string]place{
 	"admission": {story, below(story)},
 	"approval":  {story, below(story)},
 	"canary":    {story, append(below(story), "fence")},
-	"deploy":    {story, append(below(story), "canary", "fence", "admission")},
+	"deploy":    {story, append(below(story), "approval", "canary", "fence", "admission")},
 	"detached":  {story, append(below(story), "fence", "workspace")},
 	"fence":     {story, append(below(story), "admission", "approval")},
 	"workspace": {story, append(below(story), "fence")},
@@ -126,7 +127,7 @@ var impure = []string{
 
 // below lists every package of the table under a storey.
 func below(l layer) []string {
-	lower := []string{"sbx", "class", "coding", "egress", "event", "secret", "ticket", "floor", "grant", "guard", "profile", "report", "verdict"}
+	lower := []string{"advisory", "sbx", "class", "coding", "egress", "event", "secret", "ticket", "floor", "grant", "guard", "profile", "report", "verdict"}
 	if l > adapter {
 		lower = append(lower, "artifact", "cgroup", "config", "credential", "handshake", "host", "meter", "netns", "origin", "pki", "prober", "project", "proxy",
 			"registry", "resolver", "sandbox", "sandbox/notify", "sandbox/stage", "sshsig", "stdio", "store", "term", "trust", "upstream")

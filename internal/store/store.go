@@ -118,6 +118,9 @@ func (s *Store) ID() string { return s.id }
 // Schema returns the version of the store's schema; 0 for an empty file.
 func (s *Store) Schema() int { return s.schema }
 
+// Known returns the version of the schema that this sbx makes.
+func Known() int { return len(migrations()) }
+
 // MAC authenticates parts for one purpose, under the key of this store, which never
 // leaves it. Neither another purpose nor another division into parts gives the same 32 bytes.
 func (s *Store) MAC(purpose string, parts ...[]byte) []byte {

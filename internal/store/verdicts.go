@@ -25,6 +25,10 @@ CREATE TABLE digests (
 	digest TEXT NOT NULL,
 	seen_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE advisory (
+	one INTEGER PRIMARY KEY CHECK (one = 1),
+	serial INTEGER NOT NULL -- the highest seen: an older advisory must not come back
+) STRICT;
 `
 
 // digestsKept is how many digests are remembered; the oldest go first.
@@ -73,4 +77,14 @@ func (t *Tx) Digest(file string) (string, error) {
 	var digest string
 	_, err := t.one("SELECT digest FROM digests WHERE file = ?", []any{file}, &digest)
 	return digest, err
+}
+
+// SeeAdvisory notes the serial of an advisory and returns the highest that was ever
+// seen, its own included.
+func (t *Tx) SeeAdvisory(serial int64) (highest int64, err error) {
+	if _, err := t.exec("INSERT INTO advisory VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET serial = max(serial, excluded.serial)", serial); err != nil {
+		return 0, err
+	}
+	_, err = t.one("SELECT serial FROM advisory", nil, &highest)
+	return highest, err
 }

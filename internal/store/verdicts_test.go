@@ -63,3 +63,19 @@ func TestDigestsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestTheHighestSerialOfAnAdvisoryIsRemembered(t *testing.T) {
+	s := open(t, stateDir(t))
+	for _, step := range []struct{ serial, highest int64 }{{3, 3}, {7, 7}, {5, 7}, {7, 7}, {8, 8}} {
+		err := s.Update(t.Context(), func(tx *Tx) error {
+			got, err := tx.SeeAdvisory(step.serial)
+			if got != step.highest {
+				t.Errorf("after %d: %d, want %d", step.serial, got, step.highest)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -13,8 +13,8 @@ type Deployment struct {
 	Profiles   string            `json:"profiles"`   // digest of the built-in profile set
 	Config     map[string]string `json:"config"`     // digests of the operator's files, by path
 	Libseccomp string            `json:"libseccomp"` // version
-	Who        string            `json:"who"`        // root or user, and whether privileged
-	Host       map[string]string `json:"host"`       // kernel release, sysctls, security modules, cgroup mode
+	Who        string            `json:"who"`        // root or user
+	Host       map[string]string `json:"host"`       // kernel release, sysctls, security modules, capabilities, cgroup mode
 }
 
 // ID is the SHA-256 of all of it, in hexadecimal.

@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	sbx "github.com/fractalboxdev/sbx"
+	"github.com/fractalboxdev/sbx/internal/config"
+	"github.com/fractalboxdev/sbx/internal/deploy"
+	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/store"
+)
+
+// deployment is what verdicts are about, with where they are kept.
+type deployment struct {
+	config config.Config
+	state  string
+	store  *store.Store
+	id     string
+}
+
+func (e *environment) configFiles() []string {
+	return []string{config.SystemFile, config.UserFile(e.getenv)}
+}
+
+// openDeployment reads the configuration, opens the store and computes which
+// deployment this is.
+func (e *environment) openDeployment(ctx context.Context) (*deployment, error) {
+	c, err := e.loadConfig()
+	if err != nil {
+		return nil, err
+	}
+	state, err := stateDirectory(e, c)
+	if err != nil {
+		return nil, err
+	}
+	s, err := store.Open(ctx, store.Options{Dir: state})
+	if err != nil {
+		return nil, err
+	}
+	return e.identify(ctx, c, state, s)
+}
+
+func (e *environment) identify(ctx context.Context, c config.Config, state string, s *store.Store) (*deployment, error) {
+	d, err := deploy.Identify(ctx, s, e.deployOptions())
+	if err != nil {
+		return nil, err
+	}
+	return &deployment{config: c, state: state, store: s, id: d.ID()}, nil
+}
+
+func (e *environment) deployOptions() deploy.Options {
+	version, _ := libseccomp()
+	return deploy.Options{Profiles: sbx.BuiltinProfiles, Config: e.configFiles(), Libseccomp: version}
+}
+
+// requireCanary refuses a run unless the floor of this deployment has been proved
+// lately.
+func (e *environment) requireCanary(ctx context.Context) error {
+	d, err := e.openDeployment(ctx)
+	if err != nil {
+		return err
+	}
+	known, err := deploy.Recall(ctx, d.store, d.id)
+	if err != nil {
+		return err
+	}
+	if why := deploy.Cleared(known, d.id, time.Now()); why != "" {
+		return &event.Refusal{
+			Kind: event.RefusedSandbox, Code: "canary-required",
+			Message: "this run needs a fresh pass of the canary: " + why, Next: "run: sbx canary --fresh",
+		}
+	}
+	return nil
+}
