@@ -86,9 +86,6 @@ func (e *environment) examine(ctx context.Context, h *deploy.Health) (deploy.Kno
 	}
 	h.Deployment = d.id
 	h.Advisory = deploy.ReadAdvisory(ctx, s, c.Advisory.V, e.build.Version, e.signerOptions(c, state))
-	if err := e.examinePools(ctx, h, c, s); err != nil {
-		return deploy.Known{}, err
-	}
 	return deploy.Recall(ctx, s, d.id)
 }
 
@@ -125,7 +122,7 @@ func (e *environment) printHealth(h deploy.Health, asJSON bool) error {
 			rows = append(rows, term.Cells(string(r.Kind), fmt.Sprintf("%s at %s: %s", r.Outcome, r.At.Format(time.RFC3339), r.Diagnosis)))
 		}
 	}
-	rows = append(rows, term.Cells("advisory", orDash(string(h.Advisory.State), h.Advisory.Detail)))
+	rows = append(rows, term.Cells("advisory", withDetail(string(h.Advisory.State), h.Advisory.Detail)))
 	for _, p := range h.Pools {
 		rows = append(rows, term.Cells("class "+p.Class, fmt.Sprintf("%d of %s busy", p.Busy, bound(p.Cap))))
 	}
@@ -133,7 +130,7 @@ func (e *environment) printHealth(h deploy.Health, asJSON bool) error {
 	return nil
 }
 
-func orDash(state, detail string) string {
+func withDetail(state, detail string) string {
 	switch {
 	case state == "":
 		return "not read"
