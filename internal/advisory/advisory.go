@@ -91,7 +91,7 @@ func (a Advisory) Judge(version string, now time.Time, seen int64) (State, strin
 		return Unknown, fmt.Sprintf("this sbx has no version to compare (%q)", version)
 	}
 	below := func(limit string) bool { return limit != "" && semver.Compare(v, canonical(limit)) < 0 }
-	why := ""
+	var why string
 	switch {
 	case below(a.LostBelow):
 		why = fmt.Sprintf("the floor of versions below %s is known not to hold; this is %s", a.LostBelow, version)

@@ -14,6 +14,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/deploy"
 	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/prober"
+	"github.com/fractalboxdev/sbx/internal/store"
 	"github.com/fractalboxdev/sbx/internal/term"
 	"github.com/fractalboxdev/sbx/internal/verdict"
 )
@@ -114,7 +115,7 @@ func (o *canaryOptions) probe(ctx context.Context, e *environment, d *deployment
 	f := fence.Options{
 		Self: e.build.Self, Workdir: dir, Env: e.env, Grace: d.config.Grace.V, StateDir: d.state, Consumer: "canary",
 		Config: e.configFiles(), Version: e.build.Version, OnSwept: e.sweptLines,
-		Store: e.storeIn(d.state), Class: d.config.DefaultClass.V, Pools: e.poolsOf(d.config),
+		Store: func() (*store.Store, error) { return d.store, nil }, Class: d.config.DefaultClass.V, Pools: e.poolsOf(d.config),
 	}
 	done := e.say.Progress("probing a sandbox")
 	defer done()

@@ -47,6 +47,7 @@ type execOptions struct {
 	failOnDenial bool
 	noTTY        bool
 	noCache      bool
+	needCanary   bool
 	waitChildren bool
 	rawTerminal  bool
 	consumer     string
@@ -103,6 +104,7 @@ func (o *execOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.noCache, "no-cache", false, "do not keep the profile's caches")
 	f.BoolVar(&o.waitChildren, "wait-children", false, "wait for what the command leaves running, instead of ending it")
 	f.BoolVar(&o.rawTerminal, "raw-terminal", false, "pass terminal commands on that reach the clipboard, or make the terminal type")
+	f.BoolVar(&o.needCanary, "require-canary", false, "run nothing unless a canary of this deployment passed lately")
 	f.StringVar(&o.position, "position", "enforce", "`what` becomes of requests that are not granted: enforce refuses, report forwards and records, legacy forwards")
 	f.StringVar(&o.consent.File, "attestation", "", "`file` that \"sbx approve\" wrote, for a command that cannot be taken back")
 	f.StringVar(&o.consent.Task, "task", "", "`id` of the task that the attestation has to name")
@@ -189,6 +191,9 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 	}
 	if o.json {
 		f.Stdout = e.stderr
+	}
+	if o.needCanary || c.CanaryFirst.V {
+		f.Require = e.requireCanary
 	}
 	if f.Timeout == 0 {
 		f.Timeout = c.Timeout.V

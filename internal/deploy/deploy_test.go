@@ -90,7 +90,9 @@ func TestVerifyRetriesOnlyWhatMayChange(t *testing.T) {
 		asked  string
 	}{
 		"all of it": {
-			AllChecks(), target{probes: map[verdict.Kind][]verdict.Outcome{"canary": {passed}, "dogfood": {passed}}, health: []Status{OK}}, true,
+			AllChecks(),
+			target{probes: map[verdict.Kind][]verdict.Outcome{"canary": {passed}, "dogfood": {passed}}, health: []Status{OK}},
+			true,
 			"health canary health dogfood",
 		},
 		"deferred, then passed": {[]Check{CheckCanary}, target{probes: map[verdict.Kind][]verdict.Outcome{"canary": {deferred, deferred, passed}}}, true, "canary canary canary"},

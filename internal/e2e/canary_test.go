@@ -86,3 +86,51 @@ func TestReleaseBinaryHasNoSwitchThatBreaksWalls(t *testing.T) {
 		t.Error("SBX_BREAK stands in the release binary")
 	}
 }
+
+func TestBypass68_NothingRunsWithoutAFreshPass(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		refused(t, run(t, lab, who, "--require-canary", "--", "true"), "no canary is known", "sbx canary")
+		if a, exit := canary(t, lab, who, sbxtest.Binary(t)); exit != 0 {
+			t.Fatalf("the canary: %+v", a)
+		}
+		succeeded(t, run(t, lab, who, "--require-canary", "--", "true"))
+		lab.Configure("require_canary = true\n")
+		defer lab.Configure("")
+		// Another configuration is another deployment.
+		refused(t, run(t, lab, who, "--", "true"), "no canary is known")
+		if a, exit := canary(t, lab, who, sbxtest.Binary(t)); exit != 0 {
+			t.Fatalf("the canary: %+v", a)
+		}
+		succeeded(t, run(t, lab, who, "--", "true"))
+	})
+}
+
+func TestVerifyDeployGatesScripts(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		for _, row := range []struct {
+			args string
+			want int
+			says string
+		}{
+			{"health --attempts 1", 1, "health: unverified"},
+			{"health --attempts 2 --interval 1ms", 1, "health: unverified"},
+			{"migrations", 0, "migrations: current"},
+			{"canary", 0, "canary: passed"},
+			{"health", 0, "health: ok"},
+			{"heath", 2, "did you mean"},
+			{"--attempt 3", 2, "no flag"},
+			{"--attempts 0", 2, "--attempts"},
+			{"--socket a --url http://b.test", 2, "exclude"},
+			{"--url ftp://b.test", 2, "no http or https URL"},
+			{"canary --socket /nonexistent/socket", 1, "no such file"},
+		} {
+			got := lab.Run(t, who, append([]string{"sbx", "verify-deploy"}, strings.Fields(row.args)...)...)
+			if got.Exit != row.want {
+				t.Errorf("verify-deploy %s: exit status %d, want %d\n%s%s", row.args, got.Exit, row.want, got.Stdout, got.Stderr)
+			}
+			says(t, got.Stdout+got.Stderr, row.says)
+		}
+	})
+}

@@ -31,6 +31,7 @@ const (
 	stepCommand  = "command"
 	stepFloor    = "floor-list"
 	stepGrant    = "grant"
+	stepCanary   = "require-canary"
 	stepStale    = "stale-revoke"
 	stepEnsure   = "ensure"
 	stepAttest   = "attestation"
@@ -113,6 +114,11 @@ func (f *fence) pass(ctx context.Context) error {
 	}
 	if err := f.step(stepGrant, func() error { return f.derive(ctx) }); err != nil {
 		return err
+	}
+	if f.o.Require != nil {
+		if err := f.step(stepCanary, func() error { return f.o.Require(ctx) }); err != nil {
+			return err
+		}
 	}
 	if err := f.step(stepStale, func() error { return f.sweep(ctx) }); err != nil {
 		return err

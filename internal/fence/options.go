@@ -62,6 +62,9 @@ type Options struct {
 	Store func() (*store.Store, error)
 	// Derive computes the grant; its error refuses the run.
 	Derive func(context.Context) (Derived, error)
+	// Require is what has to be proved before anything is made; nil for nothing. Its
+	// error refuses the run.
+	Require func(context.Context) error
 	// OnDenial is told each new denial as it happens.
 	OnDenial func(event.Denial)
 	// OnSwept is told what earlier runs had left behind.

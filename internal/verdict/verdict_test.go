@@ -102,7 +102,7 @@ func TestEveryPartOfADeploymentChangesItsID(t *testing.T) {
 		}
 	}
 	seen := map[string]string{whole().ID(): "nothing"}
-	if whole().ID() != whole().ID() || len(whole().ID()) != 64 {
+	if first, second := whole(), whole(); first.ID() != second.ID() || len(first.ID()) != 64 {
 		t.Errorf("id is %s", whole().ID())
 	}
 	for name, change := range map[string]func(*Deployment){
