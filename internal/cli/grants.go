@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -83,13 +84,38 @@ func (e *environment) resolve(s selection, c config.Config, workdir string) (res
 }
 
 // endpoints makes the resolver of registry addresses. No file counts that a
-// sandbox may have written: below workdir, or in the caches that runs keep.
+// sandbox may have written: in the project that workdir is of, of which an
+// earlier run may have had more, or in the caches that runs keep.
 func (e *environment) endpoints(c config.Config, workdir string) *registry.Resolver {
+	forbidden := e.writable(workdir)
+	if top := projectTop(workdir, e.vars["HOME"]); top != "" {
+		forbidden = append(forbidden, top)
+	}
 	opt := registry.Options{
 		Home: e.vars["HOME"], UserID: os.Geteuid(), RootID: sandbox.RootUID(), Operator: operatorEndpoints(c),
-		Env: e.vars, ClientEnvAllowed: c.ClientEnv.V, AskDefault: e.askDefault, Forbidden: e.writable(workdir),
+		Env: e.vars, ClientEnvAllowed: c.ClientEnv.V, AskDefault: e.askDefault, Forbidden: forbidden,
 	}
 	return registry.New(opt)
+}
+
+// projectMarks are what the top directory of a project has.
+var projectMarks = []string{".git", "package.json", "pyproject.toml", "go.mod", "go.work", "Cargo.toml"}
+
+// projectTop is the highest directory above workdir that looks like a project's;
+// "" when none does. The home directory and what is above it never are.
+func projectTop(workdir, home string) (top string) {
+	if real, err := filepath.EvalSymlinks(workdir); err == nil {
+		workdir = real
+	}
+	for dir := filepath.Clean(workdir); filepath.IsAbs(dir) && dir != "/" && !sandbox.Within(filepath.Clean(home), dir); dir = filepath.Dir(dir) {
+		for _, mark := range projectMarks {
+			if _, err := os.Lstat(filepath.Join(dir, mark)); err == nil {
+				top = dir
+				break
+			}
+		}
+	}
+	return top
 }
 
 // operatorEndpoints writes the configuration the way the registry package reads

@@ -150,7 +150,7 @@ python = ["https://py.test/simple"]
 debian = ["http://deb.test/debian"]
 `
 
-func profiles(names string, more ...string) []string {
+func withProfiles(names string, more ...string) []string {
 	var flags []string
 	for name := range strings.FieldsSeq(names) {
 		flags = append(flags, "--profile", name)
@@ -185,7 +185,7 @@ func TestCase64_ClientsStopAtARefusedFile(t *testing.T) {
 		clients = append(clients, client{"publish-" + name, files, run})
 		want["publish-"+name] = "/mine-" + name
 	}
-	flags := profiles("js-install go-install python-install rust-install debian-install public-repo-read", "--input", "repo=acme/widget", "--no-cache")
+	flags := withProfiles("js-install go-install python-install rust-install debian-install public-repo-read", "--input", "repo=acme/widget", "--no-cache")
 	everyone(t, func(t *testing.T, who sbxtest.User) {
 		since := len(npm.Requests())
 		got, ends := runClients(t, lab, who, append(clients, slices.DeleteFunc(slices.Clone(others), func(c client) bool { return c.name == "curl" })...), flags...)
@@ -224,7 +224,7 @@ func TestCase55_ScopedPackagesWithEveryClient(t *testing.T) {
 		client{"cargo", cargoProject("crab-crate"), "/usr/bin/cargo fetch && ls ~/.cargo/registry/src/*/crab-crate-1.0.0/src/lib.rs"})
 	everyone(t, func(t *testing.T, who sbxtest.User) {
 		before := map[*sbxtest.Server]int{npm: len(npm.Requests()), acme: len(acme.Requests()), crates: len(crates.Requests()), files: len(files.Requests())}
-		got, ends := runClients(t, lab, who, clients, profiles("js-install python-install rust-install", "--no-cache")...)
+		got, ends := runClients(t, lab, who, clients, withProfiles("js-install python-install rust-install", "--no-cache")...)
 		noDenials(t, got)
 		for _, c := range clients {
 			if ends[c.name].status != 0 {

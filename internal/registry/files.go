@@ -165,10 +165,11 @@ func (r *Resolver) checkOwner(place string, info fs.FileInfo) error {
 }
 
 // program finds the file behind a command of the caller's PATH without running
-// it: only absolute entries, and only what passes the same checks as files do.
+// it: only absolute entries, only what passes the same checks as files do, and
+// nothing that belongs to a project, since some sandbox has installed that.
 func (r *Resolver) program(name string) (real string, found bool) {
 	for _, dir := range filepath.SplitList(r.opts.Env["PATH"]) {
-		if !filepath.IsAbs(dir) {
+		if !filepath.IsAbs(dir) || r.ofProject(dir) {
 			continue
 		}
 		real, err := r.resolve(filepath.Join(dir, name))
@@ -177,6 +178,17 @@ func (r *Resolver) program(name string) (real string, found bool) {
 		}
 	}
 	return "", false
+}
+
+// ofProject recognises the directories of programs that projects have: npm run
+// and npx put all node_modules/.bin above the working directory on PATH, and a
+// virtual environment of Python is activated.
+func (r *Resolver) ofProject(dir string) bool {
+	if slices.Contains(splitPath(dir), "node_modules") {
+		return true
+	}
+	_, err := os.Lstat(r.opts.Root + filepath.Join(filepath.Dir(filepath.Clean(dir)), "pyvenv.cfg"))
+	return err == nil
 }
 
 // home returns a path below the caller's home directory.

@@ -1,6 +1,8 @@
 package registry_test
 
 import (
+	"archive/zip"
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -144,4 +146,36 @@ func TestBypass55_UntrustedPrograms(t *testing.T) {
 	w.want(t, "go", "https://go.test (/usr/local/go/go.env line 1)")
 	w.chmod(t, definitions, 0o666)
 	w.wantError(t, "npm", registry.ErrUnknown, "others can write it")
+}
+
+// TestBypass55_ProgramsOfProjects: what npm run and a virtual environment put on
+// PATH tells nothing, wherever the working directory is.
+func TestBypass55_ProgramsOfProjects(t *testing.T) {
+	const npm, pip = "'registry', {\n default: 'https://evil.test/'", "PyPI = PackageIndex(\"https://evil.test/\", file_storage_domain=\"evil.test\")"
+	w := newWorld(t, "home/u/p/node_modules/.bin/npm", "", "home/u/p/node_modules/lib/utils/config/definitions.js", npm,
+		"home/u/p/node_modules/.bin/go", "", "home/u/p/node_modules/go.env", "GOPROXY=https://evil.test\n",
+		"home/u/p/.venv/bin/pip", "", "home/u/p/.venv/pyvenv.cfg", "", "home/u/p/.venv/lib/python3.11/site-packages/"+strings.TrimPrefix(pipIndex, "usr/lib/python3/dist-packages/"), pip,
+		definitions, "'registry', {\n default: 'https://default.test/'", "usr/local/go/go.env", "GOPROXY=https://go.test\n")
+	w.opts.Env["PATH"] = "/home/u/p/node_modules/.bin:/home/u/p/.venv/bin/:/usr/bin"
+	w.want(t, "npm", "https://default.test (npm's built-in default in /"+definitions+")")
+	w.want(t, "go", "https://go.test (/usr/local/go/go.env line 1)")
+	w.wantError(t, "python", registry.ErrUnknown)
+	const wheel = "usr/share/python-wheels/pip-23.0-py3-none-any.whl"
+	var packed bytes.Buffer
+	archive := zip.NewWriter(&packed)
+	file, err := archive.Create("pip/_internal/models/index.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.Write([]byte(strings.ReplaceAll(pip, "evil", "index"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := archive.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.write(t, wheel, packed.String())
+	const source = " (pip's built-in default in /" + wheel + ")"
+	w.want(t, "python", "https://index.test"+source, "files https://index.test"+source)
+	w.write(t, wheel, "no archive")
+	w.wantError(t, "python", registry.ErrUnknown, wheel)
 }

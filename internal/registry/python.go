@@ -1,7 +1,10 @@
 package registry
 
 import (
+	"archive/zip"
 	"errors"
+	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -194,7 +197,54 @@ func (r *Resolver) pipDefault() (index, files setting, err error) {
 			return setting{index, source}, setting{files, source}, nil
 		}
 	}
+	for _, path := range r.pipWheels() {
+		text, wheelErr := r.wheelFile(path)
+		if wheelErr != nil {
+			err = wheelErr
+		}
+		if index, files, ok := pipLiterals(text); ok {
+			source := "pip's built-in default in " + r.display(path)
+			return setting{index, source}, setting{files, source}, nil
+		}
+	}
 	return setting{}, setting{}, err
+}
+
+// maxWheel bounds a wheel of pip's, in bytes; they have about 2 MB.
+const maxWheel = 16 << 20
+
+// pipWheels are those that an interpreter brings for virtual environments.
+func (r *Resolver) pipWheels() []string {
+	var paths []string
+	for _, pattern := range []string{
+		"/usr/share/python-wheels/pip-*.whl", "/usr/lib/python3*/ensurepip/_bundled/pip-*.whl", "/usr/local/lib/python3*/ensurepip/_bundled/pip-*.whl",
+		r.home(".pyenv/versions/*/lib/python3*/ensurepip/_bundled/pip-*.whl"), r.home(".local/share/uv/python/*/lib/python3*/ensurepip/_bundled/pip-*.whl"),
+	} {
+		paths = append(paths, r.glob(pattern)...)
+	}
+	return paths
+}
+
+// wheelFile reads pip's index file out of a wheel, which is a ZIP archive (PEP 427).
+func (r *Resolver) wheelFile(path string) (string, error) {
+	packed, err := r.readPrefix(path, maxWheel)
+	if err != nil {
+		return "", err
+	}
+	archive, err := zip.NewReader(strings.NewReader(packed), int64(len(packed)))
+	if err != nil {
+		return "", fmt.Errorf("reading %s: %w", path, err)
+	}
+	file, err := archive.Open(pipIndexFile)
+	if err != nil {
+		return "", fmt.Errorf("reading %s: %w", path, err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxFile))
+	if err != nil {
+		return "", fmt.Errorf("reading %s: %w", path, err)
+	}
+	return string(text), nil
 }
 
 // pipLiterals finds the first PackageIndex of pip's source.
