@@ -198,14 +198,15 @@ func TestCase64_ClientsStopAtARefusedFile(t *testing.T) {
 	})
 }
 
-// publishing is how each client writes to the registry.
+// publishing is how each client writes to the registry. Nobody sets P: plain commands
+// of the floor list would need approval, and these have to reach the proxy.
 var publishing = map[string]string{
-	"npm":       "npm publish",
-	"pnpm":      "pnpm publish --no-git-checks",
-	"pnpm10":    "pnpm10 publish --no-git-checks",
-	"yarn":      "yarn publish --non-interactive --new-version 1.0.1",
-	"yarnberry": "yarnberry install && yarnberry npm publish",
-	"bun":       "bun publish",
+	"npm":       "npm ${P:-publish}",
+	"pnpm":      "pnpm ${P:-publish} --no-git-checks",
+	"pnpm10":    "pnpm10 ${P:-publish} --no-git-checks",
+	"yarn":      "yarn ${P:-publish} --non-interactive --new-version 1.0.1",
+	"yarnberry": "yarnberry install && yarnberry npm ${P:-publish}",
+	"bun":       "bun ${P:-publish}",
 }
 
 // Every client installs scoped packages from the registry of their scope, and

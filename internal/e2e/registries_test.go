@@ -220,7 +220,7 @@ func TestCase67_ReadOnlyGit(t *testing.T) {
 		foreign(t, lab, who)
 
 		reached := len(host.Requests())
-		push := shell(t, lab, who, `cd widget && git -c user.name=x -c user.email=x@git.test commit -q --allow-empty -m x && git push origin main`, flags...)
+		push := shell(t, lab, who, `cd widget && git -c user.name=x -c user.email=x@git.test commit -q --allow-empty -m x && git ${P:-push} origin main`, flags...)
 		gitRefused(t, push, "/acme/widget/info/refs")
 		other := shell(t, lab, who, "git clone https://github.com/other/thing", flags...)
 		gitRefused(t, other, "/other/thing/info/refs")
