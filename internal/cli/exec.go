@@ -65,6 +65,10 @@ toolchains are read-only, everything else of the host is absent. Without a
 profile there is no network. What was denied is said on stderr and kept in the
 run's directory.
 
+A command that cannot be taken back ("sbx floor list") needs a person's approval
+("sbx approve"). That list guards ordinary paths; what guards against hostile
+commands is that nothing leaves the sandbox but what was granted.
+
 Exit status: the command's own, 128+n for a signal, 123 denied (only with
 --fail-on-denial), 124 timeout, 125 sbx refused or failed, 126 not executable,
 127 not found, 255 the output could not be passed on.`
