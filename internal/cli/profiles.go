@@ -180,6 +180,7 @@ func (e *environment) printProfile(p profile.Profile, endpoints []endpointView) 
 		registries = append(registries, term.Cells("registry:"+v.Ecosystem, dash(v.Role), dash(v.URL), source))
 	}
 	e.section("REGISTRY", registries, "ROLE", "URL", "SOURCE")
+	e.section("HOST'S SOCKET", socketRows(p), "NEEDS AN OVERRIDE")
 	e.section("SECRET", secretRows(p), "READ FROM", "SENT TO", "AS", "NEEDED")
 }
 
@@ -208,6 +209,14 @@ func secretRows(p profile.Profile) [][]term.Cell {
 			to = "registry:" + c.Registry
 		}
 		rows = append(rows, term.Cells(c.SecretName(), c.Source(), to, c.Slot(), yesNo(c.Required)))
+	}
+	return rows
+}
+
+func socketRows(p profile.Profile) [][]term.Cell {
+	var rows [][]term.Cell
+	for _, s := range p.UnixSockets {
+		rows = append(rows, term.Cells(s, yesNo(profile.PowerfulSocket(s))))
 	}
 	return rows
 }

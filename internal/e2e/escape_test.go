@@ -16,7 +16,7 @@ import (
 
 // scripted are attempts in the words of testdata/escape.py.
 func scripted() []attempt {
-	return slices.Concat(networkAttempts, fileAttempts, processAttempts)
+	return slices.Concat(networkAttempts, fileAttempts, processAttempts, socketAttempts)
 }
 
 var networkAttempts = []attempt{
@@ -173,6 +173,7 @@ func hostile(t *testing.T, lab *sbxtest.Lab, who sbxtest.User, probe string) *ex
 	lab.Write(who, "probe", probe)
 	lab.Write(who, "file", "")
 	lab.Write(who, "directory/x", "")
+	hostSocket(t, lab, "unix", "@sbx-host")
 	lab.Write(who, "calls", spoken(systemCalls()))
 	lab.Write(who, "scripts", spoken(scripted()))
 	lab.Write(who, "escape.py", contents(t, "testdata/escape.py"))
@@ -212,9 +213,11 @@ func TestEscapes(t *testing.T) {
 	attempts := slices.Concat(systemCalls(), scripted())
 	everyone(t, func(t *testing.T, who sbxtest.User) {
 		cmd := hostile(t, lab, who, probe)
+		reached := inProject(t, lab, who, "host.sock")
 		before := watching(lab)
 		got := lab.RunCommand(t, who, cmd)
 		before.nothingLeft(t)
+		unreached(t, reached)
 		answers := strings.Split(strings.TrimSuffix(got.Stdout, "\n"), "\n")
 		if got.Exit != 0 || len(answers) != len(attempts) {
 			t.Fatalf("exit status %d, %d answers, want %d: %s", got.Exit, len(answers), len(attempts), got.Stderr)

@@ -28,6 +28,7 @@ type Receipt struct {
 	Attestation  *Attestation    `json:"attestation,omitempty"` // when one was given
 	Endpoints    []Endpoint      `json:"endpoints"`
 	Secrets      []Secret        `json:"secrets"`
+	UnixSockets  []UnixSocket    `json:"unix_sockets"`            // of the host, that the command could connect to
 	AddressGuard string          `json:"address_guard,omitempty"` // local, delegated
 	Applied      []Measure       `json:"applied"`
 	Admission    *Admission      `json:"admission,omitempty"` // absent when nothing was admitted
@@ -125,6 +126,12 @@ type PoolState struct {
 	Busy   int    `json:"busy"` // slots that are held
 	Cap    int    `json:"cap"`
 	Queued int    `json:"queued"` // runs that wait
+}
+
+// UnixSocket is a socket of the host that a profile named.
+type UnixSocket struct {
+	Profile string `json:"profile"`
+	Path    string `json:"path"`
 }
 
 // Measure is one wall around the command and whether it stood.
@@ -248,6 +255,7 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 	for i := range p.Secrets {
 		p.Secrets[i].Hosts = present(p.Secrets[i].Hosts)
 	}
+	p.UnixSockets = present(p.UnixSockets)
 	p.Applied = present(p.Applied)
 	p.Limits = present(p.Limits)
 	p.Steps = present(p.Steps)

@@ -174,6 +174,9 @@ func (f *fence) look() (sandbox.Facts, identity, error) {
 	if err == nil {
 		err = f.checkOwnPaths(facts)
 	}
+	if err == nil {
+		err = f.checkSockets()
+	}
 	if err != nil {
 		return facts, identity{}, err
 	}
@@ -192,7 +195,7 @@ func (f *fence) describe(facts sandbox.Facts, who identity, caches []sandbox.Cac
 		Run: f.id, UID: who.uid, GID: who.gid, Mapping: who.mapping,
 		Tree: sandbox.Layout(facts, sandbox.LayoutRequest{
 			UID: who.uid, GID: who.gid, User: who.name, Shell: who.shell, Hostname: sandbox.Hostname, ReadOnly: f.o.ReadOnly,
-			Resolver: netns.AddressV4.String(), Bundle: bundlePath, Caches: caches, Hidden: f.hidden(), Files: f.derived.Files,
+			Resolver: netns.AddressV4.String(), Bundle: bundlePath, Caches: caches, Sockets: f.socketPaths(), Hidden: f.hidden(), Files: f.derived.Files,
 		}),
 		Workdir: sandbox.Workdir(facts), Argv: f.o.Argv, Env: f.environment(facts, who), WaitChildren: f.o.WaitChildren,
 	}

@@ -248,6 +248,9 @@ func (f *fence) derive(ctx context.Context) error {
 	if err := f.chooseLimits(); err != nil {
 		return err
 	}
+	for _, s := range d.Grant.UnixSockets() {
+		f.receipt.UnixSockets = append(f.receipt.UnixSockets, event.UnixSocket{Profile: s.Profile, Path: s.Path})
+	}
 	return f.readSecrets(ctx)
 }
 

@@ -119,7 +119,7 @@ func (r *runner) run() error {
 	if err := r.conn.Send(msgStarted, handshake.Int(r.container.PID())); err != nil {
 		return err
 	}
-	r.sockets = socketRules(r.container.PID(), spec.Mapping)
+	r.sockets = socketRules(r.container.PID(), spec.Mapping, builder.Sockets())
 	if err := r.container.SendPlan(spec, filter); err != nil {
 		return &step{"init", err}
 	}
@@ -286,10 +286,13 @@ func (r *runner) pass(e sandbox.Event) error {
 }
 
 // socketRules say which sockets the command may be connected to.
-func socketRules(init int, m *sandbox.Mapping) notify.Config {
+func socketRules(init int, m *sandbox.Mapping, host []unix.Stat_t) notify.Config {
 	c := notify.Config{Init: init}
 	if m != nil {
 		c.Command = &notify.Identity{UID: m.KUID, GID: m.KGID}
+	}
+	for _, s := range host {
+		c.Host = append(c.Host, notify.Inode{Device: s.Dev, Number: s.Ino})
 	}
 	return c
 }

@@ -50,6 +50,12 @@ type Cache struct {
 	Env     string `json:"env,omitempty"` // variable that points the client at it, "" for none
 }
 
+// UnixSocket is a socket of the host that the command may connect to.
+type UnixSocket struct {
+	Profile string `json:"profile"`
+	Path    string `json:"path"`
+}
+
 // Spec is everything a grant is made of.
 type Spec struct {
 	Profiles    []ProfileRef  `json:"profiles"`
@@ -63,6 +69,7 @@ type Spec struct {
 	Overrides   []egress.Host `json:"overrides"`         // hosts of the floor that a selected profile opened
 	Class       class.Name    `json:"class,omitempty"`   // that the profiles name, "" for none
 	Require     []class.Limit `json:"require,omitempty"` // limits without which nothing runs, sorted
+	UnixSockets []UnixSocket  `json:"unix_sockets,omitempty"`
 }
 
 // Grant is an immutable Spec with its compiled policy and digest. The zero value
@@ -142,6 +149,9 @@ func (g Grant) Class() class.Name { return g.spec.Class }
 // Require returns the limits without which nothing may run, sorted.
 func (g Grant) Require() []class.Limit { return slices.Clone(g.spec.Require) }
 
+// UnixSockets returns the sockets of the host that the command may connect to.
+func (g Grant) UnixSockets() []UnixSocket { return slices.Clone(g.spec.UnixSockets) }
+
 // Caches returns the directories to keep.
 func (g Grant) Caches() []Cache { return slices.Clone(g.spec.Caches) }
 
@@ -180,6 +190,7 @@ func (s Spec) clone() Spec {
 	s.DenyFloor = slices.Clone(s.DenyFloor)
 	s.Overrides = slices.Clone(s.Overrides)
 	s.Require = slices.Clone(s.Require)
+	s.UnixSockets = slices.Clone(s.UnixSockets)
 	return s
 }
 

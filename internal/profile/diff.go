@@ -83,6 +83,7 @@ func diffProfile(before, after Profile) ([]Change, error) {
 	}
 	d.more(is, was, ChangePossible, ChangeMaybe, "now ")
 	d.more(was, is, ChangeImpossible, ChangeImpossible, "no longer ")
+	d.sockets(before, after)
 	d.inputs(before, after)
 	d.order(was, is)
 	d.notes(before, after)

@@ -14,7 +14,7 @@ type document struct {
 type profileDoc struct {
 	Version     int                       `toml:"version"`
 	Summary     string                    `toml:"summary"`
-	Overrides   []string                  `toml:"overrides"` // hosts of the deny floor
+	Overrides   []string                  `toml:"overrides"` // hosts of the deny floor, sockets that give away more than the rules
 	Inputs      map[string]*inputDoc      `toml:"inputs"`
 	Env         map[string]string         `toml:"env"`
 	Caches      []cacheDoc                `toml:"caches"`
@@ -23,6 +23,8 @@ type profileDoc struct {
 	// Left out of the digest where they are: profiles without them keep theirs.
 	Class   string   `toml:"class" json:",omitempty"`
 	Require []string `toml:"require" json:",omitempty"` // limits without which nothing runs
+	// Sockets of the host that the command may connect to.
+	UnixSockets []string `toml:"unix_sockets" json:",omitempty"`
 }
 
 type inputDoc struct {

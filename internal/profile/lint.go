@@ -59,6 +59,7 @@ const (
 	CheckFloor        Check = "deny-floor"
 	CheckExamples     Check = "examples"
 	CheckNever        Check = "never-matches"
+	CheckSocket       Check = "socket"
 )
 
 // customPrefix begins the name of every profile that is not built in.
@@ -139,6 +140,7 @@ func (l *linter) profile(name string, doc *profileDoc) {
 	l.step(&p, CheckDefinition, "env", doc.buildEnv)
 	l.step(&p, CheckDefinition, "caches", doc.buildCaches)
 	l.step(&p, CheckDefinition, "credentials", doc.buildCredentials)
+	l.step(&p, CheckSocket, "unix_sockets", doc.buildSockets)
 	l.step(&p, CheckFloor, "overrides", doc.buildOverrides)
 	whole := inputs
 	for i := range doc.Rules {
@@ -178,7 +180,7 @@ func (l *linter) names(name string, doc *profileDoc) {
 	if doc.Summary == "" {
 		say(CheckDefinition, "summary", "a summary is missing")
 	}
-	if len(doc.Rules) == 0 {
+	if len(doc.Rules) == 0 && len(doc.UnixSockets) == 0 {
 		say(CheckDefinition, "", "it has no rules")
 	}
 }

@@ -95,8 +95,8 @@ func (d *profileDoc) assemble(name string) (Profile, error) {
 	if !profileName.MatchString(name) {
 		return p, errors.New("a name has lower-case letters, digits and hyphens")
 	}
-	if d.Version < 1 || d.Summary == "" || len(d.Rules) == 0 {
-		return p, errors.New("a profile needs a version from 1, a summary and rules")
+	if d.Version < 1 || d.Summary == "" || len(d.Rules) == 0 && len(d.UnixSockets) == 0 {
+		return p, errors.New("a profile needs a version from 1, a summary and rules or unix_sockets")
 	}
 	digest, err := d.digest(name)
 	if err != nil {
@@ -104,8 +104,8 @@ func (d *profileDoc) assemble(name string) (Profile, error) {
 	}
 	p.Digest = digest
 	for _, step := range []func(*Profile) error{
-		d.buildClass, d.buildInputs, d.buildEnv, d.buildCaches, d.buildCredentials, d.buildOverrides, d.buildRules,
-		checkOverrides, checkUses,
+		d.buildClass, d.buildInputs, d.buildEnv, d.buildCaches, d.buildCredentials, d.buildSockets, d.buildOverrides,
+		d.buildRules, checkOverrides, checkUses,
 	} {
 		if err := step(&p); err != nil {
 			return p, err
@@ -212,6 +212,12 @@ func (d *profileDoc) buildCredentials(p *Profile) error {
 
 func (d *profileDoc) buildOverrides(p *Profile) error {
 	for _, text := range d.Overrides {
+		if isSocket(text) {
+			if err := d.overrideSocket(text); err != nil {
+				return err
+			}
+			continue
+		}
 		host, err := egress.ParseHost(text)
 		if err != nil {
 			return fmt.Errorf("overrides: %w", err)

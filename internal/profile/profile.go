@@ -23,8 +23,9 @@ type Profile struct {
 	Credentials []grant.Credential `json:"credentials,omitempty"`
 	Overrides   []egress.Host      `json:"overrides,omitempty"` // hosts of the deny floor
 	Rules       []Rule             `json:"rules"`
-	Class       class.Name         `json:"class,omitempty"`   // "" leaves it to the operator
-	Require     []class.Limit      `json:"require,omitempty"` // limits without which nothing runs, sorted
+	Class       class.Name         `json:"class,omitempty"`        // "" leaves it to the operator
+	Require     []class.Limit      `json:"require,omitempty"`      // limits without which nothing runs, sorted
+	UnixSockets []string           `json:"unix_sockets,omitempty"` // of the host, sorted
 }
 
 // Rule is a rule before inputs and endpoints are filled in.

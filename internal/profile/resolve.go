@@ -163,6 +163,7 @@ func (s Set) add(spec *grant.Spec, p Profile, values map[string][]string, endpoi
 	spec.Caches = append(spec.Caches, p.Caches...)
 	spec.Credentials = append(spec.Credentials, p.Credentials...)
 	spec.Overrides = append(spec.Overrides, p.Overrides...)
+	addSockets(spec, p)
 	if err := addClass(spec, p); err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ type LayoutRequest struct {
 	Resolver string   // address of the resolver inside
 	Bundle   string   // path inside of the certificate bundle
 	Caches   []Cache  // writable
+	Sockets  []string // of the host, to connect to
 	Hidden   []string // the supervisor's own directories, masked where they would be visible
 	Files    []File   // client configuration for the private home directory
 }
@@ -96,7 +97,11 @@ func Layout(f Facts, r LayoutRequest) []Entry {
 	for _, g := range f.GitDirs {
 		tree = append(tree, Entry{Kind: Bind, Source: g, Target: g, Owned: true})
 	}
-	return append(tree, workdirEntries(f, r)...)
+	tree = append(tree, workdirEntries(f, r)...)
+	for _, s := range r.Sockets {
+		tree = append(tree, Entry{Kind: Socket, Source: s, Target: s})
+	}
+	return tree
 }
 
 func systemEntries(f Facts) (tree []Entry) {

@@ -16,6 +16,7 @@ const (
 	Etc       Kind = "etc"       // the host's /etc with Files on top, read-only
 	Dev       Kind = "dev"       // a minimal /dev with a private devpts and shm
 	Text      Kind = "text"      // a file of private memory with Source as its content
+	Socket    Kind = "socket"    // a unix socket of the host, to connect to
 )
 
 // Entry is one step of building the mount tree.

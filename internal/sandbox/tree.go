@@ -43,6 +43,7 @@ type Builder struct {
 	made      map[string]bool
 	attached  []string       // targets of binds: below them nothing is ours to make
 	private   uint64         // bytes of each private file system; 0: the kernel's default
+	sockets   []unix.Stat_t  // files of the host's sockets in the tree
 	system    map[string]int // detached mounts of /sys, taken before scratch covers it
 }
 
@@ -218,7 +219,7 @@ func (b *Builder) add(e Entry) error {
 		return unix.Symlink(e.Source, rootDir+e.Target)
 	case Tmpfs:
 		return b.tmpfs(e)
-	case Bind:
+	case Bind, Socket:
 		return b.bind(e)
 	case Mask:
 		return b.mask(e)
@@ -263,6 +264,12 @@ func (b *Builder) bind(e Entry) error {
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return err
 	}
+	if e.Kind == Socket {
+		if stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
+			return errors.Join(errNoSocket, unix.Close(fd))
+		}
+		b.sockets = append(b.sockets, stat)
+	}
 	if err := b.prepareTarget(e.Target, stat.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
 		_ = unix.Close(fd)
 		return err
@@ -285,6 +292,12 @@ func (b *Builder) bind(e Entry) error {
 	b.attached = append(b.attached, e.Target)
 	return nil
 }
+
+// errNoSocket means that a profile's socket has become something else.
+var errNoSocket = errors.New("it is not a socket")
+
+// Sockets are the files of the host's sockets that the tree shows. Its mounts hold them.
+func (b *Builder) Sockets() []unix.Stat_t { return b.sockets }
 
 // source detaches a copy of what is to be bound.
 func (b *Builder) source(e Entry) (int, error) {

@@ -1,6 +1,6 @@
 # What the attempts of escape_test.go, one Python expression a line of standard
 # input, need to be short. What came of each is a line of standard output.
-import ctypes, errno, os, struct, sys
+import ctypes, errno, os, struct, sys, threading
 from socket import *
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -77,6 +77,47 @@ def ask(server, name, kind=1, family=AF_INET, tcp=False):
 # host (RFC 791).
 segments = bytes([0, 2, 4, 0, 0, 0, 0, 0]) + inet_pton(AF_INET6, '2600::2')
 source_route = bytes([131, 7, 4]) + inet_aton('8.8.4.4') + bytes(1)
+
+
+def unix(path, kind=SOCK_STREAM):
+    """What a server at a path or an abstract name says first."""
+    s = socket(AF_UNIX, kind)
+    s.connect(path)
+    return s.recv(16)
+
+
+def made(path, kind=SOCK_STREAM, say=lambda c: b'inside'):
+    """Serves a unix socket from inside."""
+    s = socket(AF_UNIX, kind)
+    s.bind(path)
+    s.listen(16)
+
+    def serve():
+        try:
+            while True:
+                c = s.accept()[0]
+                c.send(say(c))
+                c.close()
+        except OSError:
+            pass
+    threading.Thread(target=serve, daemon=True).start()
+    return s
+
+
+def peer():
+    """Whom a server inside sees when it is connected to: pid, uid and gid."""
+    made('\0peer', say=lambda c: c.getsockopt(SOL_SOCKET, SO_PEERCRED, 12))
+    return struct.unpack('3i', unix('\0peer'))
+
+
+def libc_call(name, *arguments):
+    if getattr(libc, name)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), name)
+
+
+def address(s, bytes_or_pointer, size):
+    """connect(2) with an address as it is."""
+    libc_call('connect', s.fileno(), bytes_or_pointer, size)
 
 
 def mode(path):

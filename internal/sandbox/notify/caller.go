@@ -81,7 +81,7 @@ func (c caller) read(at, size uint64) (a address, err error) {
 // path returns the path that the address names. Abstract names, unnamed and malformed
 // addresses have none: for them the kernel looks at no file (unix(7)).
 func (a *address) path() (string, bool) {
-	if a.size <= 2 || a.size > 2+unix.PathMax || a.family() != unix.AF_UNIX || a.bytes[2] == 0 {
+	if a.size <= 2 || a.size > unix.SizeofSockaddrUnix || a.family() != unix.AF_UNIX || a.bytes[2] == 0 {
 		return "", false
 	}
 	text := a.bytes[2:a.size]
@@ -121,7 +121,7 @@ func ownDescriptor(name string) (fd uint64, rest string, ok bool) {
 		if after, found := strings.CutPrefix(name, own); found {
 			digits, rest, _ := strings.Cut(after, "/")
 			fd, err := strconv.ParseUint(digits, 10, 31)
-			return fd, rest, err == nil
+			return fd, strings.TrimLeft(rest, "/"), err == nil
 		}
 	}
 	return 0, "", false

@@ -53,7 +53,7 @@ const (
 func (c caller) wait(fd int, unfinished, expired unix.Errno, again func() unix.Errno) {
 	limit := sendLimit(fd)
 	for pause, waited := firstLook, time.Duration(0); ; pause = min(2*pause, lastLook) {
-		time.Sleep(pause)
+		<-time.After(pause)
 		waited += pause
 		if !c.waits() {
 			return

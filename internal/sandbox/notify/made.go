@@ -19,7 +19,7 @@ func inodeOf(fd int) (Inode, unix.Stat_t, error) {
 // maxMade bounds how many sockets' files are held, each by a descriptor.
 const maxMade = 1024
 
-// made knows the files of the sockets that listen inside. binding a socket always
+// made knows the files of the sockets that listen inside. Binding a socket always
 // makes its file, and nothing can bind to one that exists: so each of them was made
 // inside. A file is held as long as it is known, so that its number means no other.
 type made struct {
@@ -32,23 +32,29 @@ type file struct {
 	Inode
 }
 
-// add notes the file of a socket that is about to listen, if it has one.
-func (m *made) add(socket int) {
+// openFile opens the file that a unix socket is bound to (unix(7), SIOCUNIXFILE). A
+// socket with an abstract name, or none, has no file.
+func openFile(socket int) (int, error) {
 	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(socket), requestUnixFile, 0)
 	if errno != 0 {
-		return // no file: an abstract name, or not bound
+		return -1, errno
 	}
-	inode, _, err := inodeOf(int(fd))
+	return int(fd), nil
+}
+
+// keep takes over the descriptor of a file that is one of a socket made inside.
+func (m *made) keep(fd int) {
+	inode, _, err := inodeOf(fd)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil || m.find(inode) >= 0 {
-		_ = unix.Close(int(fd))
+		_ = unix.Close(fd)
 		return
 	}
 	if len(m.files) >= maxMade {
 		m.makeRoom()
 	}
-	m.files = append(m.files, file{int(fd), inode})
+	m.files = append(m.files, file{fd, inode})
 }
 
 // makeRoom lets go of files that no path leads to any more, else of the one that was
@@ -69,12 +75,13 @@ func (m *made) makeRoom() {
 	}
 }
 
-// has reports whether a file, which the caller holds, is that of a socket made inside.
-func (m *made) has(i Inode) bool {
+// has reports whether a node, which is a file held open, is that of a socket made inside.
+func (m *made) has(node int) bool {
+	inode, _, err := inodeOf(node)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	at := m.find(i)
-	if at < 0 {
+	at := m.find(inode)
+	if err != nil || at < 0 || !changedTogether(node, m.files[at].fd) {
 		return false
 	}
 	f := m.files[at]
@@ -84,4 +91,18 @@ func (m *made) has(i Inode) bool {
 
 func (m *made) find(i Inode) int {
 	return slices.IndexFunc(m.files, func(f file) bool { return f.Inode == i })
+}
+
+// changedTogether tells two files apart that a file system of several others gives the
+// same number: nobody can choose the time of a change. One file may change between
+// two looks.
+func changedTogether(a, b int) bool {
+	for range 3 {
+		_, first, err1 := inodeOf(a)
+		_, second, err2 := inodeOf(b)
+		if err1 == nil && err2 == nil && first.Ctim == second.Ctim {
+			return true
+		}
+	}
+	return false
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,7 @@ const maxWaiting = 4096
 // stay without an answer.
 func Serve(asks *os.File, c Config) error {
 	s := &Server{
-		config: c, listen: listener(asks.Fd()), //nolint:gosec // a descriptor
+		config: c, listen: listener(asks.Fd()),
 		inside: sync.OnceValues(func() (*inside, error) { return enter(c.Init, c.Command) }),
 		room:   make(chan struct{}, maxWaiting), failed: make(chan error, 1),
 	}
@@ -81,7 +82,9 @@ func (s *Server) receive() {
 func (s *Server) listens(c caller, fd uint64) {
 	if socket, err := c.take(fd); err == nil {
 		if c.waits() && family(socket) == unix.AF_UNIX {
-			s.made.add(socket)
+			if file, err := openFile(socket); err == nil {
+				s.made.keep(file)
+			}
 		}
 		_ = unix.Close(socket)
 	}
@@ -215,7 +218,7 @@ func (s *Server) vet(c caller, inside *inside, name string) (node int, host bool
 		errno = errnoOf(err)
 	case stat.Mode&unix.S_IFMT != unix.S_IFSOCK:
 		errno = unix.ECONNREFUSED
-	case s.made.has(inode):
+	case s.made.has(node):
 	case s.ofHost(inode):
 		host = true
 	default:
@@ -244,10 +247,5 @@ func (s *Server) open(c caller, inside *inside, name string) (int, error) {
 }
 
 func (s *Server) ofHost(i Inode) bool {
-	for _, h := range s.config.Host {
-		if h == i {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(s.config.Host, i)
 }
