@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -142,26 +143,66 @@ func TestCase22_KilledWhileStarting(t *testing.T) {
 	})
 }
 
-// The same at twenty moments from the first instruction to a little after the
-// command's end: whatever of an init there is dies as well.
-func TestCase22_KilledAtAnyMoment(t *testing.T) {
+// The same at twenty random moments from the first instruction to well into the run,
+// with a network, a cache and files: no process, mount, control group or directory is
+// left, and the project and the home are as before.
+func TestCase22_KilledAtRandomMoments(t *testing.T) {
 	const moments = 20
 	lab := sbxtest.NewLab(t)
 	everyone(t, func(t *testing.T, who sbxtest.User) {
+		seed := uint64(time.Now().UnixNano())
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		argv := []string{"sbx", "exec", "--profile", "github-api-read", "--artifacts", "../artifacts", "--", "bash", "-c", lingering}
+		lab.Write(who, "kept", "")
+		succeeded(t, outside(t, lab, who, "mkdir ../artifacts"))
 		start := time.Now()
-		succeeded(t, run(t, lab, who, "--", "true"))
+		succeeded(t, run(t, lab, who, "--profile", "github-api-read", "--artifacts", "../artifacts", "--", "true"))
 		whole := time.Since(start)
-		mounts := lab.Mounts()
-		for i := range moments {
-			cmd := lab.Command(t, who, "sbx", "exec", "--", "bash", "-c", lingering)
+		before, mounts, known := places(t, lab, who), lab.Mounts(), runs(t, lab, who)
+		for range moments {
+			cmd := lab.Command(t, who, slices.Clone(argv)...)
 			cmd.Stdout, cmd.Stderr = newOutput(), newOutput()
 			lab.Start(t, cmd)
-			<-time.After(whole * time.Duration(i) / (moments - 1))
+			<-time.After(time.Duration(random.Int64N(int64(whole * 3 / 2))))
 			killed(t, lab, cmd, cmd.Process.Pid, mounts)
 		}
+		made := slices.DeleteFunc(runs(t, lab, who), func(id string) bool { return slices.Contains(known, id) })
+		nothingNamed(t, made)
 		succeeded(t, run(t, lab, who, "--", "true"))
 		tidy(t, lab, who)
+		same(t, before, places(t, lab, who))
+		t.Logf("%d of %d had a record", len(made), moments)
 	})
+}
+
+// places is all of the user's home but sbx's own records.
+func places(t *testing.T, lab *sbxtest.Lab, who sbxtest.User) map[string]string {
+	t.Helper()
+	all := tree(t, lab.Home(who))
+	for name := range all {
+		if strings.HasPrefix(name, ".local/state/sbx") {
+			delete(all, name)
+		}
+	}
+	return all
+}
+
+// nothingNamed fails the test when a control group, or a directory of those for
+// temporary files, has the name of a run.
+func nothingNamed(t *testing.T, ids []string) {
+	t.Helper()
+	for _, root := range []string{"/sys/fs/cgroup", "/tmp", "/var/tmp", "/run", "/dev/shm"} {
+		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.IsDir() {
+				return nil //nolint:nilerr // somebody else's, or just gone
+			}
+			if slices.ContainsFunc(ids, func(id string) bool { return strings.Contains(d.Name(), id) }) {
+				t.Errorf("%s is left", path)
+			}
+			return nil
+		})
+	}
 }
 
 // Each process of a run takes all others with it, and sbx does not call it a
