@@ -68,7 +68,7 @@ func List() []Entry { return slices.Clone(list) }
 // mentions one of the list, as "echo git push" does, matches as well: the shell it
 // is piped into would run it.
 func Match(argv []string) []string {
-	m := matcher{found: make([]bool, len(list))}
+	m := newMatcher()
 	m.statement(argv)
 	for _, word := range argv {
 		m.script(word, 0)
@@ -81,7 +81,25 @@ func Match(argv []string) []string {
 const maxDepth = 8
 
 // matcher notes what was found, by index of the list.
-type matcher struct{ found []bool }
+type matcher struct {
+	found   []bool
+	lengths [256]uint32 // of the programs' names, a bit each, by first byte: most words are none
+}
+
+func newMatcher() *matcher {
+	m := &matcher{found: make([]bool, len(list))}
+	for _, e := range list {
+		for _, spelling := range e.Spellings {
+			m.lengths[spelling[0][0]] |= 1 << len(spelling[0])
+		}
+	}
+	return m
+}
+
+// known reports whether a program's name may be on the list.
+func (m *matcher) known(name string) bool {
+	return name != "" && len(name) < 32 && m.lengths[name[0]]>>len(name)&1 != 0
+}
 
 func (m *matcher) rules() []string {
 	var names []string
@@ -123,9 +141,25 @@ func (m *matcher) whole(text string, depth int) {
 // shell would end them if nothing were quoted, and words at everything that is no
 // part of a plain word. So it holds for other languages, and for broken quotes.
 func (m *matcher) raw(text string) {
-	for statement := range strings.FieldsFuncSeq(text, func(c rune) bool { return strings.ContainsRune(";&|\n", c) }) {
-		m.statement(strings.FieldsFunc(statement, func(c rune) bool { return c <= ' ' || c == 0x7f || strings.ContainsRune("'\"`\\(){}[],$<>", c) }))
+	for statement := range strings.FieldsFuncSeq(text, endsStatement) {
+		m.statement(strings.FieldsFunc(statement, endsWord))
 	}
+}
+
+func endsStatement(c rune) bool {
+	switch c {
+	case ';', '&', '|', '\n':
+		return true
+	}
+	return false
+}
+
+func endsWord(c rune) bool {
+	switch c {
+	case '\'', '"', '`', '\\', '(', ')', '{', '}', '[', ']', ',', '$', '<', '>', 0x7f:
+		return true
+	}
+	return c <= ' '
 }
 
 // statement matches the words of one statement. A program counts at every place,
@@ -133,6 +167,9 @@ func (m *matcher) raw(text string) {
 func (m *matcher) statement(words []string) {
 	for first, word := range words {
 		name := program(word)
+		if !m.known(name) {
+			continue
+		}
 		for i := range list {
 			for _, spelling := range list[i].Spellings {
 				if spelling[0] == name && !m.found[i] && follows(words[first+1:], name, spelling[1:]) {

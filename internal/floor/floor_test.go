@@ -2,6 +2,7 @@ package floor
 
 import (
 	"bytes"
+	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
@@ -14,6 +15,17 @@ func argv(line string) []string { return strings.Fields(line) }
 
 // sh is a command that a shell is given as one text.
 func sh(script string) []string { return []string{"sh", "-c", script} }
+
+// The longest name of a program fits where lengths are kept.
+func TestNamesOfProgramsAreShort(t *testing.T) {
+	for _, e := range List() {
+		for _, words := range e.Spellings {
+			if n := len(words[0]); n == 0 || n >= 32 {
+				t.Errorf("%q", words)
+			}
+		}
+	}
+}
 
 func TestEveryRuleMatchesEachOfItsSpellings(t *testing.T) {
 	for _, e := range List() {
@@ -291,6 +303,17 @@ func FuzzMatch(f *testing.F) {
 			t.Errorf("two commands are shown as %s", a)
 		}
 	})
+}
+
+// BenchmarkMatchLong is what a linter costs that is started on a whole tree.
+func BenchmarkMatchLong(b *testing.B) {
+	command := []string{"prettier"}
+	for n := range 50_000 {
+		command = append(command, fmt.Sprintf("packages/widget-%d/src/components/file.ts", n))
+	}
+	for b.Loop() {
+		Match(command)
+	}
 }
 
 func BenchmarkMatch(b *testing.B) {
