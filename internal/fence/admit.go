@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/signal"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -86,10 +87,23 @@ func (f *fence) admit(ctx context.Context) error {
 	return nil
 }
 
+// tidyAfter is how long a command runs before the store is tidied beside it: the end of
+// a shorter one would have to wait for the disk.
+const tidyAfter = 50 * time.Millisecond
+
+func (f *fence) tidyStore() {
+	if s, err := f.o.Store(); err == nil {
+		_ = s.Tidy(context.Background()) // a log that is long is only slow
+	}
+}
+
 // release gives the slot back and checks that the store says so.
 func (f *fence) release(ctx context.Context) {
 	if f.admission == nil {
 		return
+	}
+	if f.tidy != nil {
+		f.tidy.Stop()
 	}
 	f.check("lease released", f.admission.Release(ctx))
 }

@@ -94,6 +94,7 @@ func (f *fence) apply(ctx context.Context) error {
 	f.receipt.Applied = f.applied()
 	go f.prepareReceipt()
 	f.admission.Beat(context.Background()) // until the release
+	f.tidy = time.AfterFunc(tidyAfter, f.tidyStore)
 	if err := f.conn.LimitReceive(time.Time{}); err != nil {
 		return err
 	}

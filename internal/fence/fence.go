@@ -71,6 +71,7 @@ type fence struct {
 	store     *store.Store       // the one of Options, for an irreversible command
 	attested  *approval.Attested // what lets an irreversible command run
 	admission *admission.Admission
+	tidy      *time.Timer // tidies the store while a long command runs
 
 	secrets  []heldSecret
 	redactor *secret.Redactor

@@ -15,7 +15,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -41,8 +43,8 @@ type Options struct {
 }
 
 // Store is an open store. Its methods are safe for concurrent use; transactions of
-// one Store follow each other, so none may be begun within another. At the end of the process it need
-// not be closed: nothing is lost, and what closing tidies up costs time.
+// one Store follow each other, so none may be begun within another. At the end of the
+// process it need not be closed: nothing is lost, and what closing tidies up costs time.
 type Store struct {
 	dir    string
 	id     string
@@ -75,6 +77,9 @@ func (s *Store) open(ctx context.Context, o Options) error {
 	if s.conn, err = s.db.Conn(ctx); err != nil {
 		return err
 	}
+	if _, err = s.conn.ExecContext(ctx, fmt.Sprintf("PRAGMA trusted_schema = OFF; PRAGMA wal_autocheckpoint = %d; PRAGMA journal_size_limit = %d", foldAt, tidyAt)); err != nil {
+		return err
+	}
 	if s.schema, err = s.readSchema(ctx); err != nil {
 		return err
 	}
@@ -98,11 +103,40 @@ func (connector) Driver() driver.Driver                          { return &sqlit
 
 // dsn is the URI of the database (sqlite.org/uri.html). WAL is a property of the
 // file, and with it synchronous is NORMAL in this build: a crash of the machine may
-// lose the last transactions, never the order of them. Checkpoints are made by
-// Tidy, off the path of a run.
+// lose the last transactions, never the order of them.
 func dsn(path string, wait time.Duration) string {
 	return "file:" + (&url.URL{Path: path}).EscapedPath() +
 		"?_busy_timeout=" + strconv.FormatInt(wait.Milliseconds(), 10) + "&_foreign_keys=on&_mutex=no"
+}
+
+// The log is read by the first process that opens the store, so it is kept short: Tidy
+// folds it into the file once it has grown to tidyAt bytes, a commit at foldAt pages,
+// which waits for the disk. One that was folded is cut to tidyAt bytes when it begins
+// anew.
+const (
+	foldAt = 256
+	tidyAt = 128 << 10
+)
+
+// Tidy folds the log into the file if it has grown, beside everything else: no
+// transaction waits for it. It is for the time while a command runs.
+func (s *Store) Tidy(ctx context.Context) error {
+	info, err := os.Stat(s.Path() + "-wal")
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() <= tidyAt {
+		return nil
+	}
+	if err != nil {
+		return s.explain("tidying", err)
+	}
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return s.explain("tidying", err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)"); err != nil {
+		return s.explain("tidying", err)
+	}
+	return nil
 }
 
 // Path returns the store's file.

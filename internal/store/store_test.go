@@ -259,3 +259,31 @@ func TestAFullDiskIsAnError(t *testing.T) {
 		t.Errorf("%d migrations, %v", n, err)
 	}
 }
+
+func TestTidyKeepsTheLogShort(t *testing.T) {
+	s := open(t, stateDir(t))
+	grow := func() {
+		for range 20 {
+			set(t, s, "UPDATE store SET made_at = made_at + 1")
+		}
+	}
+	size := func() int64 {
+		info, err := os.Stat(s.Path() + "-wal")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	for range 3 {
+		for size() <= tidyAt {
+			grow()
+		}
+		if err := s.Tidy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		set(t, s, "UPDATE store SET made_at = made_at + 1")
+		if got := size(); got > tidyAt {
+			t.Errorf("the log of %d bytes was not cut", got)
+		}
+	}
+}

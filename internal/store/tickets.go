@@ -10,10 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// ticketsSchema has no index: the table has few rows, and each index would make every
+// start of a run write one more page.
 const ticketsSchema = `
 CREATE TABLE tickets (
 	id INTEGER PRIMARY KEY, -- the order of asking
-	run TEXT NOT NULL UNIQUE,
+	run TEXT NOT NULL,
 	class TEXT NOT NULL,
 	sandbox TEXT NOT NULL,
 	consumer TEXT NOT NULL,
@@ -22,7 +24,6 @@ CREATE TABLE tickets (
 	expires_at INTEGER NOT NULL,
 	admitted_at INTEGER, -- NULL while it waits
 	slot INTEGER, -- of its class; NULL while it waits
-	UNIQUE (class, slot),
 	CHECK ((admitted_at IS NULL) = (slot IS NULL))
 ) STRICT;
 `
