@@ -4,6 +4,7 @@
 package approval
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/profile"
 	"github.com/fractalboxdev/sbx/internal/sshsig"
+	"github.com/fractalboxdev/sbx/internal/store"
 )
 
 // Namespace keeps signatures of profiles apart from all others.
@@ -50,13 +52,15 @@ type Options struct {
 	RootUID   int      // the uid that root's files show, 0 but in some user namespaces
 	Forbidden []string // absolute paths below which a sandbox may write
 	Now       time.Time
+	// Store opens the store of StateDir, once; nil opens it each time.
+	Store func() (*store.Store, error)
 }
 
 // Loaded is a profile file that passed the gate.
 type Loaded struct {
 	Profiles  profile.Set
 	Approvals []event.Approval
-	state     string
+	gate      Options
 }
 
 func refuse(code, next string, cause error, format string, args ...any) error {
@@ -85,7 +89,7 @@ func Load(path string, o Options) (Loaded, error) {
 	if err != nil {
 		return Loaded{}, err
 	}
-	memory, err := recall(o.StateDir)
+	memory, err := o.recall(context.Background())
 	if err != nil {
 		return Loaded{}, err
 	}
@@ -94,7 +98,7 @@ func Load(path string, o Options) (Loaded, error) {
 			return Loaded{}, err
 		}
 	}
-	return Loaded{Profiles: set, Approvals: approvals, state: o.StateDir}, nil
+	return Loaded{Profiles: set, Approvals: approvals, gate: o}, nil
 }
 
 // Remember notes the versions that were loaded, so that no lower one loads again.
@@ -102,9 +106,9 @@ func (l Loaded) Remember() error {
 	if len(l.Approvals) == 0 {
 		return nil
 	}
-	return update(l.state, func(m *memory) error {
+	return l.gate.update(context.Background(), func(t *store.Tx, known memory) error {
 		for _, a := range l.Approvals {
-			if err := m.note(a); err != nil {
+			if err := note(t, known, a); err != nil {
 				return err
 			}
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/sshsig"
+	"github.com/fractalboxdev/sbx/internal/store"
 )
 
 const widget = `
@@ -139,7 +140,7 @@ func TestApprovalIsCheckedBySSHKeygen(t *testing.T) {
 // What ssh-keygen -Y sign makes of the statement is an approval.
 func TestApprovalMadeBySSHKeygen(t *testing.T) {
 	g := newGate(t)
-	s, err := g.opt.statement(g.file, []byte(widget), time.Hour)
+	s, err := g.opt.statement(g.t.Context(), g.file, []byte(widget), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,16 +309,43 @@ func TestApproveRefuses(t *testing.T) {
 	}
 }
 
-// What cannot be understood is not taken for nothing known.
-func TestBrokenMemoryRefuses(t *testing.T) {
+// What was remembered before there was a store goes on to count, and what cannot be
+// understood is not taken for nothing known.
+func TestMemoryOfBeforeTheStore(t *testing.T) {
 	g := newGate(t)
 	g.approve()
-	g.load()
-	for _, text := range []string{"", "x", `{"schema":2}`, `{"schema":1,"profile":{}}`} {
-		g.write(filepath.Join(g.opt.StateDir, memoryFile), text)
-		if _, err := Load(g.file, g.opt); err == nil || !strings.Contains(err.Error(), memoryFile) {
+	old := filepath.Join(g.opt.StateDir, "approvals.json")
+	if err := os.MkdirAll(g.opt.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"", "x", `{"schema":2}`, `{"schema":1,"profile":{}}`, `{"schema":1}{}`} {
+		g.write(old, text)
+		if _, err := Load(g.file, g.opt); !errors.Is(err, store.ErrCorrupt) || !strings.Contains(err.Error(), old) {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+	g.write(old, `{"schema":1,"profiles":{"x-widget":{"version":9,"digest":"d"},"x-other":{"version":0,"digest":"","revoked_at":"2026-01-02T03:04:05.000000006Z"}}}`)
+	_, err := Load(g.file, g.opt)
+	refused(t, err, CodeVersion)
+	m, err := g.opt.recall(t.Context())
+	if err != nil || m["x-other"].RevokedAt.Nanosecond() != 6 || m["x-widget"].Version != 9 {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if err := os.Remove(old); err != nil { // it was taken over once and for all
+		t.Fatal(err)
+	}
+	_, err = Load(g.file, g.opt)
+	refused(t, err, CodeVersion)
+}
+
+func TestLookingMakesNoStore(t *testing.T) {
+	g := newGate(t)
+	g.approve()
+	if _, err := Load(g.file, g.opt); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(g.opt.StateDir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the state directory: %v", err)
 	}
 }
 
@@ -327,7 +355,7 @@ func TestRememberAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
-			l := Loaded{state: g.opt.StateDir, Approvals: []event.Approval{{Profile: "x-" + strings.Repeat("a", i+1), Version: 1, Digest: "d"}}}
+			l := Loaded{gate: g.opt, Approvals: []event.Approval{{Profile: "x-" + strings.Repeat("a", i+1), Version: 1, Digest: "d"}}}
 			if err := l.Remember(); err != nil {
 				t.Error(err)
 			}

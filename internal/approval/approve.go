@@ -36,7 +36,7 @@ func Approve(ctx context.Context, path string, key sshsig.Key, lifetime time.Dur
 	if err != nil {
 		return Approved{}, fmt.Errorf("reading profile file: %w", err)
 	}
-	s, err := o.statement(path, text, lifetime)
+	s, err := o.statement(ctx, path, text, lifetime)
 	if err != nil {
 		return Approved{}, err
 	}
@@ -53,7 +53,7 @@ func Approve(ctx context.Context, path string, key sshsig.Key, lifetime time.Dur
 }
 
 // statement says what is to be signed of a file.
-func (o Options) statement(path string, text []byte, lifetime time.Duration) (statement, error) {
+func (o Options) statement(ctx context.Context, path string, text []byte, lifetime time.Duration) (statement, error) {
 	if lifetime <= 0 || lifetime > MaxLifetime {
 		return statement{}, fmt.Errorf("approving %s: an approval holds from a moment to %d days", path, MaxLifetime/(24*time.Hour))
 	}
@@ -69,11 +69,11 @@ func (o Options) statement(path string, text []byte, lifetime time.Duration) (st
 	if s.Profiles, err = namesOf(set); err != nil {
 		return s, err
 	}
-	return s, o.checkVersions(s)
+	return s, o.checkVersions(ctx, s)
 }
 
-func (o Options) checkVersions(s statement) error {
-	memory, err := recall(o.StateDir)
+func (o Options) checkVersions(ctx context.Context, s statement) error {
+	memory, err := o.recall(ctx)
 	if err != nil {
 		return err
 	}

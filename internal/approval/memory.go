@@ -1,204 +1,113 @@
 package approval
 
 import (
-	"bytes"
-	"crypto/rand"
-	"encoding/json"
-	"errors"
+	"context"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/event"
-)
-
-// The files below the state directory. The store will take them over.
-const (
-	memoryFile = "approvals.json"
-	lockFile   = "approvals.lock"
-	maxMemory  = 16 << 20 // bytes
+	"github.com/fractalboxdev/sbx/internal/store"
 )
 
 // memory is what is known of custom profiles by name.
-type memory struct {
-	Schema   int                   `json:"schema"`
-	Profiles map[string]remembered `json:"profiles"`
-}
-
-type remembered struct {
-	Version   int       `json:"version"` // the highest that was loaded
-	Digest    string    `json:"digest"`  // of the file that had it
-	RevokedAt time.Time `json:"revoked_at,omitzero"`
-}
+type memory map[string]store.Profile
 
 // check refuses what is revoked, older than what was seen, or other bytes under
 // a version that was seen.
 func (m memory) check(a event.Approval, issued time.Time) error {
-	seen := m.Profiles[a.Profile]
+	seen := m[a.Profile]
 	if !seen.RevokedAt.IsZero() && !issued.After(seen.RevokedAt) {
 		return refuse(CodeRevoked, "review and approve it anew", nil, "profile %s was revoked at %s, and this approval was issued before", a.Profile, stampTime(seen.RevokedAt))
 	}
-	return seen.checkVersion(a)
+	return checkVersion(seen, a)
 }
 
-func (r remembered) checkVersion(a event.Approval) error {
+func checkVersion(seen store.Profile, a event.Approval) error {
 	switch {
-	case a.Version < r.Version:
-		return refuse(CodeVersion, "use the newer file", nil, "version %d of profile %s is older than version %d, which was used on this machine", a.Version, a.Profile, r.Version)
-	case a.Version == r.Version && a.Digest != r.Digest && r.Digest != "":
-		return refuse(CodeVersion, fmt.Sprintf("set version = %d and approve it", r.Version+1), nil, "version %d of profile %s was used on this machine with other contents", a.Version, a.Profile)
+	case a.Version < seen.Version:
+		return refuse(CodeVersion, "use the newer file", nil, "version %d of profile %s is older than version %d, which was used on this machine", a.Version, a.Profile, seen.Version)
+	case a.Version == seen.Version && a.Digest != seen.Digest && seen.Digest != "":
+		return refuse(CodeVersion, fmt.Sprintf("set version = %d and approve it", seen.Version+1), nil, "version %d of profile %s was used on this machine with other contents", a.Version, a.Profile)
 	}
 	return nil
 }
 
-func (m *memory) note(a event.Approval) error {
-	seen := m.Profiles[a.Profile]
-	if err := seen.checkVersion(a); err != nil {
+// note remembers an approval that was loaded.
+func note(t *store.Tx, known memory, a event.Approval) error {
+	seen := known[a.Profile]
+	if err := checkVersion(seen, a); err != nil {
 		return err
 	}
+	if seen.Version == a.Version && seen.Digest == a.Digest {
+		return nil
+	}
 	seen.Version, seen.Digest = a.Version, a.Digest
-	m.Profiles[a.Profile] = seen
-	return nil
+	return t.SetProfile(a.Profile, seen)
 }
 
 // Revoke refuses every approval of a profile that was issued up to now.
 func Revoke(name string, o Options) error {
-	return update(o.StateDir, func(m *memory) error {
-		seen := m.Profiles[name]
+	return o.update(context.Background(), func(t *store.Tx, known memory) error {
+		seen := known[name]
 		seen.RevokedAt = o.Now.UTC()
-		m.Profiles[name] = seen
-		return nil
+		return t.SetProfile(name, seen)
 	})
 }
 
 // Known returns the profiles that were used or revoked on this machine.
 func Known(o Options) ([]string, error) {
-	m, err := recall(o.StateDir)
+	m, err := o.recall(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, 0, len(m.Profiles))
-	for name := range m.Profiles {
+	names := make([]string, 0, len(m))
+	for name := range m {
 		names = append(names, name)
 	}
 	return names, nil
 }
 
-// recall reads what is remembered. A state directory or file that is missing
-// remembers nothing; one that cannot be trusted or read is an error.
-func recall(state string) (memory, error) {
-	empty := memory{Schema: 1, Profiles: map[string]remembered{}}
-	if err := artifact.Check(state); err != nil {
-		return empty, fmt.Errorf("reading what was approved before: %w", err)
+// recall reads what is remembered. Where there is no store, nothing is, and none is
+// made; one that cannot be trusted or read is an error.
+func (o Options) recall(ctx context.Context) (m memory, err error) {
+	if err := artifact.Check(o.StateDir); err != nil {
+		return nil, fmt.Errorf("reading what was approved before: %w", err)
 	}
-	root, err := os.OpenRoot(state)
-	if errors.Is(err, fs.ErrNotExist) {
-		return empty, nil
+	found, err := store.Holds(o.StateDir)
+	if err != nil || !found {
+		return nil, err
 	}
+	s, err := o.store(ctx)
 	if err != nil {
-		return empty, fmt.Errorf("reading what was approved before: %w", err)
+		return nil, fmt.Errorf("reading what was approved before: %w", err)
 	}
-	defer root.Close()
-	return read(root, empty)
+	err = s.View(ctx, func(t *store.Tx) (err error) {
+		m, err = t.Profiles()
+		return err
+	})
+	return m, err
 }
 
-func read(root *os.Root, empty memory) (memory, error) {
-	f, err := root.Open(memoryFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return empty, nil
-	}
+// update changes what is remembered, alone, all at once and so that it outlives a
+// crash of the machine.
+func (o Options) update(ctx context.Context, change func(*store.Tx, memory) error) error {
+	s, err := o.store(ctx)
 	if err != nil {
-		return empty, fmt.Errorf("reading what was approved before: %w", err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxMemory))
-	if err != nil {
-		return empty, fmt.Errorf("reading what was approved before: %w", err)
-	}
-	m := memory{}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&m); err != nil || m.Schema != 1 {
-		return empty, fmt.Errorf("reading what was approved before: %s of the state directory cannot be understood, so nothing is known of versions and revocations: %w", memoryFile, errors.Join(err, errSchema(m.Schema)))
-	}
-	if m.Profiles == nil {
-		m.Profiles = map[string]remembered{}
-	}
-	return m, nil
-}
-
-func errSchema(schema int) error {
-	if schema == 1 {
-		return nil
-	}
-	return fmt.Errorf("its schema is %d", schema)
-}
-
-// update changes what is remembered, alone and all at once.
-func update(state string, change func(*memory) error) error {
-	if err := artifact.Check(state); err != nil {
 		return fmt.Errorf("remembering an approval: %w", err)
 	}
-	if err := os.MkdirAll(state, 0o700); err != nil {
-		return fmt.Errorf("making the state directory: %w", err)
-	}
-	root, err := os.OpenRoot(state)
-	if err != nil {
-		return fmt.Errorf("opening the state directory: %w", err)
-	}
-	defer root.Close()
-	lock, err := root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return fmt.Errorf("locking what was approved before: %w", err)
-	}
-	defer lock.Close() // releases the lock
-	for {
-		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
-			break
+	return s.UpdateDurably(ctx, func(t *store.Tx) error {
+		known, err := t.Profiles()
+		if err != nil {
+			return err
 		}
-	}
-	if err != nil {
-		return fmt.Errorf("locking what was approved before: %w", err)
-	}
-	m, err := read(root, memory{Schema: 1, Profiles: map[string]remembered{}})
-	if err != nil {
-		return err
-	}
-	if err := change(&m); err != nil {
-		return err
-	}
-	return write(root, m)
+		return change(t, known)
+	})
 }
 
-func write(root *os.Root, m memory) error {
-	text, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encoding what was approved: %w", err)
+func (o Options) store(ctx context.Context) (*store.Store, error) {
+	if o.Store != nil {
+		return o.Store()
 	}
-	temporary := memoryFile + "." + rand.Text()
-	if err := writeFile(root, temporary, append(text, '\n')); err != nil {
-		return fmt.Errorf("remembering an approval: %w", err)
-	}
-	if err := root.Rename(temporary, memoryFile); err != nil {
-		return errors.Join(fmt.Errorf("remembering an approval: %w", err), root.Remove(temporary))
-	}
-	return nil
-}
-
-// writeFile writes a new file and has it on disk before its name is used.
-func writeFile(root *os.Root, name string, text []byte) error {
-	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, root.Remove(name))
-	}
-	return nil
+	return store.Open(ctx, store.Options{Dir: o.StateDir})
 }

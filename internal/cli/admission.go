@@ -11,12 +11,15 @@ import (
 	"github.com/fractalboxdev/sbx/internal/store"
 )
 
-// storeIn returns a function that opens the store of a state directory, once. It stays
-// open until the process ends.
+// storeIn returns a function that opens the store of the process's state directory,
+// once. It stays open until the process ends.
 func (e *environment) storeIn(dir string) func() (*store.Store, error) {
-	return sync.OnceValues(func() (*store.Store, error) {
-		return store.Open(context.Background(), store.Options{Dir: dir})
-	})
+	if e.opened == nil {
+		e.opened = sync.OnceValues(func() (*store.Store, error) {
+			return store.Open(context.Background(), store.Options{Dir: dir})
+		})
+	}
+	return e.opened
 }
 
 // poolsOf is what the operator says of all classes.

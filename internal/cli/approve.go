@@ -21,7 +21,6 @@ import (
 	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/proxy"
 	"github.com/fractalboxdev/sbx/internal/sshsig"
-	"github.com/fractalboxdev/sbx/internal/store"
 	"github.com/fractalboxdev/sbx/internal/term"
 )
 
@@ -84,7 +83,7 @@ func (o *approveOptions) run(ctx context.Context, e *environment, argv []string)
 	if err != nil {
 		return err
 	}
-	a, gate, err := o.statement(ctx, e, c, argv)
+	a, gate, err := o.statement(e, c, argv)
 	if err != nil {
 		return err
 	}
@@ -98,7 +97,7 @@ func (o *approveOptions) run(ctx context.Context, e *environment, argv []string)
 }
 
 // statement says what is to be signed: what a run with these flags would be.
-func (o *approveOptions) statement(ctx context.Context, e *environment, c config.Config, argv []string) (floor.Attestation, approval.Options, error) {
+func (o *approveOptions) statement(e *environment, c config.Config, argv []string) (floor.Attestation, approval.Options, error) {
 	none := floor.Attestation{}
 	dir, err := workingDirectory(o.dir)
 	if err == nil {
@@ -119,7 +118,7 @@ func (o *approveOptions) statement(ctx context.Context, e *environment, c config
 	if err != nil {
 		return none, gate, err
 	}
-	s, err := store.Open(ctx, store.Options{Dir: gate.StateDir})
+	s, err := gate.Store()
 	if err != nil {
 		return none, gate, err
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
+	"github.com/fractalboxdev/sbx/internal/store"
 	"github.com/fractalboxdev/sbx/internal/term"
 )
 
@@ -39,6 +40,9 @@ type environment struct {
 	stderr *os.File
 	out    *term.Printer // what was asked for
 	say    *term.Printer // what sbx has to say
+
+	// opened opens the store of the one state directory that this process uses.
+	opened func() (*store.Store, error)
 
 	// askDefault asks a client, inside a floor sandbox, for its built-in registry;
 	// nil where that cannot be done.

@@ -75,6 +75,7 @@ func (e *environment) approvalOptions(c config.Config, workdir string) (approval
 	}
 	return approval.Options{
 		Signers: c.Signers.V, StateDir: state, UID: os.Geteuid(), RootUID: sandbox.RootUID(), Forbidden: e.writable(workdir), Now: time.Now(),
+		Store: e.storeIn(state),
 	}, nil
 }
 

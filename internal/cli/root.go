@@ -30,6 +30,8 @@ func newRootCommand(e *environment, args []string) *cobra.Command {
 		newApproveCommand(e),
 		newConfigCommand(e),
 		newDoctorCommand(e),
+		newPoolCommand(e),
+		newStateCommand(e),
 		newCanaryCommand(e),
 		newCanaryProbeCommand(e),
 		newHealthCommand(e),

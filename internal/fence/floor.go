@@ -40,7 +40,7 @@ func (f *fence) checkFloor(ctx context.Context) error {
 	case !given:
 		return f.approvalRequired()
 	}
-	if err := f.checkAttestation(ctx); err != nil {
+	if err := f.checkAttestation(); err != nil {
 		return err
 	}
 	return f.checkUnspent(ctx)
@@ -59,7 +59,7 @@ func (f *fence) approvalRequired() error {
 
 // checkAttestation proves signature, signer and everything that the attestation says
 // of the run, but for the grant, which is not derived yet, and what changes with time.
-func (f *fence) checkAttestation(ctx context.Context) (err error) {
+func (f *fence) checkAttestation() (err error) {
 	if f.store, err = f.o.Store(); err != nil {
 		return err
 	}

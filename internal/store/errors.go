@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"syscall"
 
 	sqlite3 "github.com/mattn/go-sqlite3"
@@ -65,6 +66,8 @@ func (e *Error) Code() string {
 // Next says what the person can do.
 func (e *Error) Next() string {
 	switch {
+	case errors.Is(e.Kind, ErrCorrupt) && filepath.Base(e.Path) != File:
+		return "restore it, or move it away, and know that what it remembers is then forgotten"
 	case errors.Is(e.Kind, ErrCorrupt):
 		return "\"sbx state check\" says what is damaged; move " + e.Path + " and its -wal and -shm files away to begin anew, and know that what was spent, revoked or finished is then forgotten"
 	case errors.Is(e.Kind, ErrLocked):

@@ -36,8 +36,12 @@ func migrations() []migration {
 		{name: "spent", sql: spentSchema},
 		{name: "tickets", sql: ticketsSchema},
 		{name: "verdicts", sql: verdictsSchema},
+		{name: "profiles", sql: profilesSchema, more: importApprovals},
 	}
 }
+
+// Known is the version of the schema that this sbx knows.
+func Known() int { return len(migrations()) }
 
 const storeSchema = `
 CREATE TABLE store (

@@ -272,6 +272,18 @@ func (t *Tx) Tickets() ([]Ticket, error) {
 	return all, err
 }
 
+// Living is Tickets without those whose process is gone.
+func (t *Tx) Living() ([]Ticket, error) {
+	all, err := t.Tickets()
+	if err != nil {
+		return nil, err
+	}
+	dead, err := t.dead("true")
+	return slices.DeleteFunc(all, func(row Ticket) bool {
+		return slices.ContainsFunc(dead, func(f Freed) bool { return f.Run == row.Run })
+	}), err
+}
+
 // Busy counts the slots of a class that are held, and who waits.
 func (t *Tx) Busy(class string) (b Busy, err error) {
 	_, err = t.one("SELECT count(slot), count(*) - count(slot) FROM tickets WHERE class = ?", []any{class}, &b.Busy, &b.Waiting)

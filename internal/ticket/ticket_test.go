@@ -55,8 +55,10 @@ func TestVector35_NoSandboxWithoutItsOwnTicket(t *testing.T) {
 		"expired":            {issue(t, good, "k"), good, good.Expires, CodeExpired},
 		"without expiry":     {issue(t, with(func(c *Claims) { c.Expires = time.Time{} }), "k"), good, now, CodeExpired},
 		"another store's":    {issue(t, good, "other"), good, now, CodeTampered},
-		"other claims": {Ticket{claims: issue(t, with(func(c *Claims) { c.Run = "r2" }), "k").claims, seal: issue(t, good, "k").seal},
-			with(func(c *Claims) { c.Run = "r2" }), now, CodeTampered},
+		"other claims": {
+			Ticket{claims: issue(t, with(func(c *Claims) { c.Run = "r2" }), "k").claims, seal: issue(t, good, "k").seal},
+			with(func(c *Claims) { c.Run = "r2" }), now, CodeTampered,
+		},
 		"no seal": {Ticket{claims: issue(t, good, "k").claims}, good, now, CodeTampered},
 	} {
 		err := c.ticket.Check(c.want, c.at, key("k"))
