@@ -40,9 +40,6 @@ func migrations() []migration {
 	}
 }
 
-// Known is the version of the schema that this sbx knows.
-func Known() int { return len(migrations()) }
-
 const storeSchema = `
 CREATE TABLE store (
 	one INTEGER PRIMARY KEY CHECK (one = 1),
