@@ -20,7 +20,7 @@ func (o *oneSession) Get(string) (*tls.ClientSessionState, bool) { return o.stat
 
 func (o *oneSession) Put(_ string, s *tls.ClientSessionState) { o.state = s }
 
-func TestBypass2_ResumedSessionsAgreeOnTheServerNameToo(t *testing.T) {
+func TestBypass02_ResumedSessionsAgreeOnTheServerNameToo(t *testing.T) {
 	w := newWorld(t)
 	port := w.origin(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "hello") }, false, "a.test")
 	w.grant(rule(t, "a.test", port, "GET", "/**"))
@@ -91,21 +91,23 @@ func TestBodyIsReadUpstreamAsItWasJudged(t *testing.T) {
 }
 
 func TestBypass13_AlertsDoNotEndTheWatchOverATunnel(t *testing.T) {
-	w := newWorld(t)
-	got := make(chan []byte, 1)
-	port := w.rawOrigin("", func(_ net.Conn, br *bufio.Reader) {
-		b, _ := io.ReadAll(br)
-		got <- b
-	})
-	w.grant(rule(t, "a.test", port, "GET", "/**", tunnel))
-	c := w.raw("a.test", port)
-	userCanceled := []byte{0x15, 3, 3, 0, 2, 1, 90}
-	for _, part := range [][]byte{helloFor("a.test"), userCanceled, helloFor("evil.test")} {
-		_, _ = c.Write(part) // the last one may find the connection cut
-	}
-	_ = c.Close()
-	if b := <-got; bytes.Contains(b, []byte("evil.test")) || !bytes.Contains(b, []byte("a.test")) {
-		t.Errorf("upstream saw %d bytes, evil.test among them: %v", len(b), bytes.Contains(b, []byte("evil.test")))
+	for name, conn := range tunnelWays {
+		w := newWorld(t)
+		got := make(chan []byte, 1)
+		port := w.rawOrigin("", func(_ net.Conn, br *bufio.Reader) {
+			b, _ := io.ReadAll(br)
+			got <- b
+		})
+		w.grant(rule(t, "a.test", port, "GET", "/**", tunnel))
+		c := conn(w, "a.test", port)
+		userCanceled := []byte{0x15, 3, 3, 0, 2, 1, 90}
+		for _, part := range [][]byte{helloFor("a.test"), userCanceled, helloFor("evil.test")} {
+			_, _ = c.Write(part) // the last one may find the connection cut
+		}
+		_ = c.Close()
+		if b := <-got; bytes.Contains(b, []byte("evil.test")) || !bytes.Contains(b, []byte("a.test")) {
+			t.Errorf("%s: upstream saw %d bytes, evil.test among them: %v", name, len(b), bytes.Contains(b, []byte("evil.test")))
+		}
 	}
 }
 

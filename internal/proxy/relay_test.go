@@ -113,20 +113,23 @@ func TestBypass13_SecondClientHello(t *testing.T) {
 	pool := w.roots()
 	pool.AddCert(w.up.Certificate())
 	cfg := &tls.Config{ServerName: "pinned.test", RootCAs: pool, CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP384}}
-	c := tls.Client(w.raw("pinned.test", port), cfg)
-	if err := c.Handshake(); err != nil {
-		t.Fatalf("an honest retry: %v", err)
-	}
-	if !c.ConnectionState().HelloRetryRequest {
-		t.Fatal("there was no second ClientHello: the test shows nothing")
-	}
-	// The same, with the name of the second hello changed on the wire.
-	evil := &rewriter{Conn: w.raw("pinned.test", port), from: "pinned.test", to: "evil-2.test"}
-	if err := tls.Client(evil, cfg).Handshake(); err == nil {
-		t.Error("a second ClientHello with another name went through")
-	}
-	if done := w.rows.completed(1)[0]; !strings.Contains(done.Error, "evil-2.test") {
-		t.Errorf("%+v", done)
+	for name, conn := range tunnelWays {
+		w.rows.clear()
+		c := tls.Client(conn(w, "pinned.test", port), cfg)
+		if err := c.Handshake(); err != nil {
+			t.Fatalf("%s, an honest retry: %v", name, err)
+		}
+		if !c.ConnectionState().HelloRetryRequest {
+			t.Fatal("there was no second ClientHello: the test shows nothing")
+		}
+		// The same, with the name of the second hello changed on the wire.
+		evil := &rewriter{Conn: conn(w, "pinned.test", port), from: "pinned.test", to: "evil-2.test"}
+		if err := tls.Client(evil, cfg).Handshake(); err == nil {
+			t.Errorf("%s: a second ClientHello with another name went through", name)
+		}
+		if done := w.rows.completed(1)[0]; !strings.Contains(done.Error, "evil-2.test") {
+			t.Errorf("%s: %+v", name, done)
+		}
 	}
 }
 
@@ -153,7 +156,7 @@ func (c *rewriter) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-func TestBypass3_TunnelsSeeOnlyTheServerName(t *testing.T) {
+func TestBypass03_TunnelsSeeOnlyTheServerName(t *testing.T) {
 	w, port := tunnelWorld(t)
 	hello := func(name string) string {
 		client, server := net.Pipe()
@@ -177,15 +180,17 @@ func TestBypass3_TunnelsSeeOnlyTheServerName(t *testing.T) {
 		"alert":          {"\x16\x03\x01\x00\x02\x02\x00", "not-tls"},
 		"endless record": {"\x16\x03\x01\xff\xff", "not-tls"},
 	} {
-		before := len(w.rows.all())
-		conn := w.raw("pinned.test", port)
-		go func() {
-			_, _ = io.WriteString(conn, c.text)
-			_ = conn.(*net.TCPConn).CloseWrite()
-		}()
-		_, _ = io.ReadAll(conn)
-		if rows := w.rows.recorded(before + 1)[before:]; rows[0].Code != c.code || !rows[0].Denied() {
-			t.Errorf("%s: %+v", name, rows)
+		for way, open := range tunnelWays {
+			before := len(w.rows.all())
+			conn := open(w, "pinned.test", port)
+			go func() {
+				_, _ = io.WriteString(conn, c.text)
+				_ = conn.(*net.TCPConn).CloseWrite()
+			}()
+			_, _ = io.ReadAll(conn)
+			if rows := w.rows.recorded(before + 1)[before:]; rows[0].Code != c.code || !rows[0].Denied() {
+				t.Errorf("%s, %s: %+v", way, name, rows)
+			}
 		}
 	}
 	if n := w.dials.count("pinned.test"); n != 0 {
@@ -193,45 +198,47 @@ func TestBypass3_TunnelsSeeOnlyTheServerName(t *testing.T) {
 	}
 }
 
-// socketWorld grants a websocket echo server.
-func socketWorld(t *testing.T) (*world, uint16) {
-	w := newWorld(t)
-	port := w.rawOrigin("ws.test", func(c net.Conn, br *bufio.Reader) {
+// socketSite grants a websocket echo server.
+func socketSite(t *testing.T) *site {
+	s := rawSite(t, func(c net.Conn, br *bufio.Reader) {
 		h := readRequest(br)
 		if !strings.Contains(h, "Upgrade: websocket\r\n") || !strings.Contains(h, "Sec-WebSocket-Key: k\r\n") || strings.Contains(h, "Cookie") {
 			t.Errorf("the handshake upstream: %q", h)
 		}
 		fmt.Fprint(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: a\r\n\r\n\x81\x05first")
 		_, _ = io.Copy(c, br)
-	})
-	w.grant(rule(t, "ws.test", port, "GET", "/socket", func(r *egress.Rule) { r.WebSocket = true }))
-	return w, port
+	}, "ws.test")
+	s.allow("ws.test", "GET", "/socket", func(r *egress.Rule) { r.WebSocket = true })
+	return s
 }
 
-func (w *world) socket(port uint16, frames string) string {
-	c := w.rawTLS("ws.test", "ws.test", port)
-	fmt.Fprintf(c, "GET /socket HTTP/1.1\r\nHost: ws.test:%d\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\nCookie: c\r\n\r\n", port)
+func (s *site) socket(d door, frames string) string {
+	c := d.open(s.world, "ws.test", s.ports[d.scheme])
+	fmt.Fprintf(c, "GET /socket HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\nCookie: c\r\n\r\n", s.authority(d, "ws.test"))
 	br := bufio.NewReader(c)
 	head := readRequest(br)
 	go func() {
 		_, _ = io.WriteString(c, frames)
-		_ = c.CloseWrite()
+		_ = c.(interface{ CloseWrite() error }).CloseWrite()
 	}()
 	b, _ := io.ReadAll(br)
 	return head + string(b)
 }
 
 func TestBypass23_WebSocket(t *testing.T) {
-	w, port := socketWorld(t)
+	s := socketSite(t)
 	mask := "\x00\x00\x00\x00"
 	frames := "\x01\x83" + mask + "abc" + "\x89\x82" + mask + "pi" + "\x80\x80" + mask + "\x82\xfe\x01\x00" + mask + strings.Repeat("x", 256) + "\x88\x80" + mask
-	got := w.socket(port, frames)
-	if !strings.HasPrefix(got, "HTTP/1.1 101 Switching Protocols\r\n") || !strings.HasSuffix(got, "\r\n\r\n\x81\x05first"+frames) {
-		t.Errorf("%q", got)
-	}
-	if done := w.rows.completed(1)[0]; done.Status != 101 || done.Sent != int64(len(frames)) || done.Received != int64(len(frames))+7 || done.Error != "" {
-		t.Errorf("%+v", done)
-	}
+	eachDoor(t, func(t *testing.T, d door) {
+		s.world.rows.clear()
+		got := s.socket(d, frames)
+		if !strings.HasPrefix(got, "HTTP/1.1 101 Switching Protocols\r\n") || !strings.HasSuffix(got, "\r\n\r\n\x81\x05first"+frames) {
+			t.Errorf("%q", got)
+		}
+		if done := s.world.rows.completed(1)[0]; done.Status != 101 || done.Sent != int64(len(frames)) || done.Received != int64(len(frames))+7 || done.Error != "" {
+			t.Errorf("%+v", done)
+		}
+	})
 }
 
 func TestBypass18_OnlyFramesAfterTheHandshake(t *testing.T) {
@@ -242,13 +249,16 @@ func TestBypass18_OnlyFramesAfterTheHandshake(t *testing.T) {
 		"HTTP/2":      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 		"long length": "\x82\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00",
 	} {
-		w, port := socketWorld(t)
-		if got := w.socket(port, bytes); strings.Contains(got, bytes) {
-			t.Errorf("%s: it reached upstream: %q", name, got)
-		}
-		if done := w.rows.completed(1)[0]; !strings.Contains(done.Error, "websocket frames") {
-			t.Errorf("%s: %+v", name, done)
-		}
+		s := socketSite(t)
+		eachDoor(t, func(t *testing.T, d door) {
+			s.world.rows.clear()
+			if got := s.socket(d, bytes); strings.Contains(got, bytes) {
+				t.Errorf("%s: it reached upstream: %q", name, got)
+			}
+			if done := s.world.rows.completed(1)[0]; !strings.Contains(done.Error, "websocket frames") {
+				t.Errorf("%s: %+v", name, done)
+			}
+		})
 	}
 }
 

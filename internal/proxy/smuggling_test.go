@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -14,7 +15,8 @@ import (
 // smuggled is a request that must never be seen upstream.
 const smuggled = "GET /smuggled HTTP/1.1\r\nHost: ok.test\r\n\r\n"
 
-// TestBypass17_Smuggling sends messages whose end can be read in two ways.
+// TestBypass17_Smuggling sends messages whose end can be read in two ways, through every
+// door.
 func TestBypass17_Smuggling(t *testing.T) {
 	head := "POST /x HTTP/1.1\r\nHost: ok.test:PORT\r\n"
 	get := "GET /x HTTP/1.1\r\nHost: ok.test:PORT\r\n"
@@ -76,118 +78,159 @@ func TestBypass17_Smuggling(t *testing.T) {
 		"block too large":          {get + strings.Repeat("X: "+strings.Repeat("y", 1000)+"\r\n", 200), "431"},
 		"too many fields":          {get + strings.Repeat("X: y\r\n", 1000) + "\r\n", "431"},
 	}
-	for name, c := range corpus {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			port := w.rawOrigin("", func(conn net.Conn, br *bufio.Reader) {
-				for {
-					h := readRequest(br)
-					if h == "" {
-						return
-					}
-					if strings.Contains(h, "smuggled") {
-						t.Errorf("upstream saw %q", h)
-					}
-				}
-			})
-			w.grant(rule(t, "ok.test", port, "GET,POST", "/**", plainHTTP, maxBody(2<<20)))
-			text := strings.ReplaceAll(c.text, "PORT", fmt.Sprint(port))
-			got := exchangeRaw(t, w.raw("ok.test", port), text)
-			if want := "HTTP/1.1 " + c.status + " "; c.status != "" && !strings.HasPrefix(got, want) || c.status == "" && got != "" {
-				t.Errorf("got %.200q, want %q", got, want)
+	for _, d := range doors {
+		for name, c := range corpus {
+			t.Run(d.name+", "+name, func(t *testing.T) { smuggle(t, d, c.text, c.status) })
+		}
+	}
+}
+
+// smuggle sends text, which must end in one answer with a status, or none where that is
+// empty, and one denial.
+func smuggle(t *testing.T, d door, text, status string) {
+	s := rawSite(t, func(conn net.Conn, br *bufio.Reader) {
+		for h := readRequest(br); h != ""; h = readRequest(br) {
+			if strings.Contains(h, "smuggled") {
+				t.Errorf("upstream saw %q", h)
 			}
-			if c.status != "" && strings.Count(got, "HTTP/1.1") != 1 {
-				t.Errorf("more than one answer: %.300q", got)
+		}
+	}, "ok.test")
+	s.allow("ok.test", "GET,POST", "/**", maxBody(2<<20))
+	got, _ := s.ask(d, "ok.test", strings.ReplaceAll(text, "ok.test:PORT", "HOST"))
+	if want := "HTTP/1.1 " + status + " "; status != "" && !strings.HasPrefix(got, want) || status == "" && got != "" {
+		t.Errorf("got %.200q, want %q", got, want)
+	}
+	if status != "" && strings.Count(got, "HTTP/1.1") != 1 {
+		t.Errorf("more than one answer: %.300q", got)
+	}
+	count := 0
+	for _, row := range s.world.rows.recorded(1) {
+		if row.Denied() {
+			count++
+		}
+	}
+	if count != 1 {
+		t.Errorf("rows: %+v", s.world.rows.all())
+	}
+}
+
+func TestBypass21_EachRequestIsJudged(t *testing.T) {
+	s := newSite(t, hello, []string{"ok.test"})
+	s.allow("ok.test", "GET,POST", "/ok/**", maxBody(100))
+	eachDoor(t, func(t *testing.T, d door) {
+		end := " HTTP/1.1\r\nHost: HOST\r\n\r\n"
+		got, rows := s.ask(d, "ok.test", "GET /ok/1"+end+"GET /ok/2"+end+"GET /no"+end+"GET /ok/4"+end)
+		for _, want := range []string{"GET /ok/1", "GET /ok/2", "403 sbx path-not-granted"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%q is missing in %q", want, got)
 			}
-			denied := 0
-			for _, row := range w.rows.recorded(1) {
-				if row.Denied() {
-					denied++
-				}
+		}
+		if strings.Contains(got, "/ok/4") {
+			t.Errorf("the connection went on after a refusal: %q", got)
+		}
+		if len(rows) != 3 {
+			t.Errorf("%d records for three requests", len(rows))
+		}
+		old := "GET /ok/1 HTTP/1.0\r\nConnection: keep-alive\r\nHost: HOST\r\n\r\nGET /ok/2 HTTP/1.0\r\nHost: HOST\r\n\r\n"
+		got, rows = s.ask(d, "ok.test", old)
+		if !strings.Contains(got, "GET /ok/1") || strings.Contains(got, "/ok/2") || !strings.Contains(got, "Connection: close") || len(rows) != 1 {
+			t.Errorf("HTTP/1.0: %q %+v", got, rows)
+		}
+	})
+}
+
+func TestBypass18_UpgradeIsStripped(t *testing.T) {
+	seen := make(chan string, 4)
+	s := rawSite(t, func(c net.Conn, br *bufio.Reader) {
+		for h := readRequest(br); h != ""; h = readRequest(br) {
+			seen <- h
+			fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+		}
+	}, "ok.test")
+	s.allow("ok.test", "GET", "/**", preserve)
+	eachDoor(t, func(t *testing.T, d door) {
+		for _, protocol := range []string{"h2c", "h2c, websocket", "websocket, h2c", "TLS/1.0", "connect-udp", "\t h2c"} {
+			text := "GET /x HTTP/1.1\r\nHost: HOST\r\nConnection: Upgrade, HTTP2-Settings, x-hop\r\nUpgrade: " + protocol +
+				"\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nX-Hop: 1\r\nX-Kept: 1\r\n\r\n"
+			if got, _ := s.answer(d, "ok.test", "GET", text); got.status != 200 {
+				t.Fatalf("%s: %+v", protocol, got)
 			}
-			if denied != 1 {
-				t.Errorf("rows: %+v", w.rows.all())
+			if got, want := <-seen, "GET /x HTTP/1.1\r\nHost: "+s.authority(d, "ok.test")+"\r\nX-Kept: 1\r\n\r\n"; got != want {
+				t.Errorf("%s: upstream saw %q, want %q", protocol, got, want)
+			}
+		}
+	})
+}
+
+// A server that switches protocols unasked is not followed.
+func TestBypass18_UpgradesThatNobodyAskedFor(t *testing.T) {
+	for _, answered := range []string{"h2c", "websocket", "TLS/1.0"} {
+		s := rawSite(t, func(c net.Conn, br *bufio.Reader) {
+			readRequest(br)
+			fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", answered)
+			_, _ = io.Copy(c, br)
+		}, "ok.test")
+		s.allow("ok.test", "GET", "/**", func(r *egress.Rule) { r.WebSocket = true })
+		eachDoor(t, func(t *testing.T, d door) {
+			text := "GET /x HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n"
+			if answered != "websocket" { // asked for one thing, got another
+				text = "GET /x HTTP/1.1\r\nHost: HOST\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n\r\n"
+			}
+			if got, _ := s.answer(d, "ok.test", "GET", text); got.status != 502 {
+				t.Errorf("%s: %+v", answered, got)
 			}
 		})
 	}
 }
 
-func TestBypass21_EachRequestIsJudged(t *testing.T) {
-	w := newWorld(t)
-	port := w.origin(hello, true)
-	w.grant(rule(t, "ok.test", port, "GET,POST", "/ok/**", plainHTTP, maxBody(100)))
-	host := fmt.Sprintf("Host: ok.test:%d\r\n\r\n", port)
-	pipelined := "GET /ok/1 HTTP/1.1\r\n" + host + "GET /ok/2 HTTP/1.1\r\n" + host + "GET /no HTTP/1.1\r\n" + host + "GET /ok/4 HTTP/1.1\r\n" + host
-	got := exchangeRaw(t, w.raw("ok.test", port), pipelined)
-	for _, want := range []string{"GET /ok/1", "GET /ok/2", "403 sbx path-not-granted"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("%q is missing in %q", want, got)
+func TestBypass18_WebSocketNeedsAGrant(t *testing.T) {
+	s := newSite(t, hello, []string{"ok.test"})
+	s.allow("ok.test", "GET,POST", "/**", maxBody(10))
+	eachDoor(t, func(t *testing.T, d door) {
+		got, rows := s.answer(d, "ok.test", "GET", "GET /x HTTP/1.1\r\nHost: HOST\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\r\n")
+		if got.reason != "403 sbx upgrade-not-granted" {
+			t.Errorf("%+v", got)
 		}
-	}
-	if strings.Contains(got, "/ok/4") {
-		t.Errorf("the connection went on after a refusal: %q", got)
-	}
-	if n := len(w.rows.all()); n != 3 {
-		t.Errorf("%d records for three requests", n)
-	}
-	old := "GET /ok/1 HTTP/1.0\r\nConnection: keep-alive\r\n" + host + "GET /ok/2 HTTP/1.0\r\n" + host
-	got = exchangeRaw(t, w.raw("ok.test", port), old)
-	if !strings.Contains(got, "GET /ok/1") || strings.Contains(got, "/ok/2") || !strings.Contains(got, "Connection: close") {
-		t.Errorf("HTTP/1.0: %q", got)
-	}
-}
-
-func TestBypass18_UpgradeIsStripped(t *testing.T) {
-	w := newWorld(t)
-	seen := make(chan string, 4)
-	port := w.rawOrigin("", func(c net.Conn, br *bufio.Reader) {
-		for h := readRequest(br); h != ""; h = readRequest(br) {
-			seen <- h
-			fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+		denied(t, "without a grant", rows, egress.CodeUpgrade)
+	})
+	s.allow("ok.test", "GET,POST", "/**", maxBody(10), func(r *egress.Rule) { r.WebSocket = true })
+	eachDoor(t, func(t *testing.T, d door) {
+		for _, begin := range []string{"POST /x HTTP/1.1\r\nContent-Length: 0\r\n", "GET /x HTTP/1.1\r\nContent-Length: 1\r\n"} {
+			got, rows := s.answer(d, "ok.test", "GET", begin+"Host: HOST\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nx")
+			if got.status != 403 || len(rows) != 1 {
+				t.Errorf("%q: %+v %+v", begin, got, rows)
+			}
 		}
 	})
-	w.grant(rule(t, "ok.test", port, "GET", "/**", plainHTTP, preserve))
-	text := "GET /x HTTP/1.1\r\nHost: ok.test:%d\r\nConnection: Upgrade, HTTP2-Settings, x-hop\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nX-Hop: 1\r\nX-Kept: 1\r\n\r\n"
-	c := w.raw("ok.test", port)
-	fmt.Fprintf(c, text, port)
-	if got := readAnswer(bufio.NewReader(c), "GET"); got.err != nil {
-		t.Fatal(got.err)
-	}
-	want := fmt.Sprintf("GET /x HTTP/1.1\r\nHost: ok.test:%d\r\nX-Kept: 1\r\n\r\n", port)
-	if got := <-seen; got != want {
-		t.Errorf("upstream saw %q, want %q", got, want)
-	}
 }
 
-func TestBypass18_WebSocketNeedsAGrant(t *testing.T) {
-	w := newWorld(t)
-	port := w.origin(hello, true)
-	w.grant(rule(t, "ok.test", port, "GET", "/**", plainHTTP))
-	text := fmt.Sprintf("GET /x HTTP/1.1\r\nHost: ok.test:%d\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\r\n", port)
-	got := exchangeRaw(t, w.raw("ok.test", port), text)
-	if !strings.HasPrefix(got, "HTTP/1.1 403 sbx upgrade-not-granted\r\n") {
-		t.Errorf("%q", got)
-	}
-	if row := w.rows.recorded(1)[0]; row.Code != string(egress.CodeUpgrade) {
-		t.Errorf("%+v", row)
-	}
+// overrides ask a server to take a request for another one.
+var overrides = []string{
+	"X-HTTP-Method-Override", "POST", "X-Original-URL", "/admin", "X-Rewrite-URL", "/admin", "X-Method-Override", "POST", "X-HTTP-Method", "PUT",
+	"X_HTTP_Method_Override", "POST", "X-Forwarded-Host", "evil.test", "X-Host", "evil.test", "Forwarded", "host=evil.test", "X-Forwarded-Prefix", "/admin",
 }
 
 func TestBypass24_OverrideHeadersAreDropped(t *testing.T) {
 	for name, mode := range map[string]func(*egress.Rule){"minimal": func(*egress.Rule) {}, "preserve": preserve} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			port := w.origin(func(rw http.ResponseWriter, r *http.Request) {
-				for k := range r.Header {
-					fmt.Fprintln(rw, k)
-				}
-			}, false, "ok.test")
-			w.grant(rule(t, "ok.test", port, "GET", "/**", mode))
-			for _, how := range []way{transparent, transparentH2} {
-				got := w.do(w.client(how), "GET", urlFor("https", "ok.test", port, "/x"), "",
-					"X-HTTP-Method-Override", "POST", "X-Original-URL", "/admin", "X-Rewrite-URL", "/admin", "X-Method-Override", "POST")
-				if got.status != 200 || strings.Contains(got.body, "X-") {
-					t.Errorf("%d %q", got.status, got.body)
+		s := newSite(t, func(rw http.ResponseWriter, r *http.Request) {
+			for k := range r.Header {
+				fmt.Fprintln(rw, k)
+			}
+		}, []string{"ok.test"})
+		s.allow("ok.test", "GET", "/**", mode)
+		eachDoor(t, func(t *testing.T, d door) {
+			text := "GET /x HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n"
+			for i := 0; i < len(overrides); i += 2 {
+				text += overrides[i] + ": " + overrides[i+1] + "\r\n"
+			}
+			got, _ := s.answer(d, "ok.test", "GET", text+"\r\n")
+			if got.status != 200 || strings.Contains(got.body, "X") || strings.Contains(got.body, "Forwarded") {
+				t.Errorf("%s: %+v", name, got)
+			}
+			if d.scheme == "https" {
+				got := s.do(s.client(d.client+1), "GET", s.url(d, "ok.test", "/x"), "", overrides...)
+				if got.status != 200 || strings.Contains(got.body, "X") {
+					t.Errorf("%s, HTTP/2: %d %q", name, got.status, got.body)
 				}
 			}
 		})
@@ -195,12 +238,26 @@ func TestBypass24_OverrideHeadersAreDropped(t *testing.T) {
 }
 
 func TestBypass19_ConnectionTokensAreParsed(t *testing.T) {
-	w := newWorld(t)
-	port := w.origin(hello, true)
-	w.grant(rule(t, "ok.test", port, "GET", "/**", plainHTTP))
-	// "upgrade-insecure" is another token than "upgrade".
-	text := fmt.Sprintf("GET /x HTTP/1.1\r\nHost: ok.test:%d\r\nConnection: upgrade-insecure, close\r\nUpgrade: websocket\r\n\r\n", port)
-	if got := exchangeRaw(t, w.raw("ok.test", port), text); !strings.HasPrefix(got, "HTTP/1.1 200 ") {
-		t.Errorf("%q", got)
-	}
+	seen := make(chan string, 4)
+	s := rawSite(t, func(c net.Conn, br *bufio.Reader) {
+		for h := readRequest(br); h != ""; h = readRequest(br) {
+			seen <- h
+			fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: X-Theirs\r\nX-Theirs: 1\r\nKeep-Alive: 1\r\nProxy-Authenticate: Basic\r\n\r\nok")
+		}
+	}, "ok.test")
+	s.allow("ok.test", "GET", "/**", preserve)
+	eachDoor(t, func(t *testing.T, d door) {
+		// "upgrade-insecure" is another token than "upgrade", and hop-by-hop is what Connection names.
+		text := "GET /x HTTP/1.1\r\nHost: HOST\r\nConnection: upgrade-insecure, X-Mine ,, close\r\nConnection: x-other\r\nUpgrade: websocket\r\nX-Mine: 1\r\n" +
+			"X-Other: 1\r\nKeep-Alive: 1\r\nTE: trailers\r\nProxy-Connection: keep-alive\r\nProxy-Authorization: Basic eDp5\r\nX-Kept: 1\r\n\r\n"
+		got, _ := s.answer(d, "ok.test", "GET", text)
+		if want := "GET /x HTTP/1.1\r\nHost: " + s.authority(d, "ok.test") + "\r\nX-Kept: 1\r\n\r\n"; got.status != 200 || <-seen != want {
+			t.Errorf("%+v", got)
+		}
+		for _, name := range []string{"X-Theirs", "Keep-Alive", "Proxy-Authenticate"} {
+			if got.header.Get(name) != "" {
+				t.Errorf("the answer has %s", name)
+			}
+		}
+	})
 }

@@ -27,7 +27,7 @@ func serverHello(random string) string {
 
 // tunnelled sends hello, waits for answer, sends the rest, and returns what upstream saw
 // behind the first hello.
-func tunnelled(t *testing.T, conn func(w *world, port uint16) net.Conn, answer string, rest ...string) string {
+func tunnelled(t *testing.T, conn func(w *world, host string, port uint16) net.Conn, answer string, rest ...string) string {
 	t.Helper()
 	w := newWorld(t)
 	first := string(helloFor("a.test"))
@@ -39,7 +39,7 @@ func tunnelled(t *testing.T, conn func(w *world, port uint16) net.Conn, answer s
 		seen <- string(b)
 	})
 	w.grant(rule(t, "a.test", port, "GET", "/**", tunnel))
-	c := conn(w, port)
+	c := conn(w, "a.test", port)
 	_, _ = io.WriteString(c, first)
 	if _, err := io.ReadFull(c, make([]byte, len(answer))); err != nil {
 		t.Fatalf("the server's answer: %v", err)
@@ -52,9 +52,10 @@ func tunnelled(t *testing.T, conn func(w *world, port uint16) net.Conn, answer s
 	return <-seen
 }
 
-var tunnelWays = map[string]func(w *world, port uint16) net.Conn{
-	"transparent": func(w *world, port uint16) net.Conn { return w.raw("a.test", port) },
-	"CONNECT":     func(w *world, port uint16) net.Conn { return w.connect("a.test", port) },
+// tunnelWays are the ways to a connection that is not opened: there is none over plain HTTP.
+var tunnelWays = map[string]func(w *world, host string, port uint16) net.Conn{
+	"transparent": func(w *world, host string, port uint16) net.Conn { return w.raw(host, port) },
+	"CONNECT":     func(w *world, host string, port uint16) net.Conn { return w.connect(host, port) },
 }
 
 // A resumed TLS 1.2 connection goes through whatever its encrypted bytes look like.
@@ -104,7 +105,7 @@ func TestBypass13_TwoHellosInOneRecord(t *testing.T) {
 	for name, conn := range tunnelWays {
 		w := newWorld(t)
 		w.grant(rule(t, "a.test", 443, "GET", "/**", tunnel))
-		c := conn(w, 443)
+		c := conn(w, "a.test", 443)
 		_, _ = c.Write(record)
 		if b, _ := io.ReadAll(c); len(b) > 0 {
 			t.Errorf("%s: %q", name, b)
