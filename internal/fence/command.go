@@ -7,13 +7,16 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/class"
+	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/handshake"
 )
 
@@ -91,7 +94,7 @@ func (f *fence) apply(ctx context.Context) error {
 	if err := f.network.proxy.ProvePlaceholders(ctx); err != nil {
 		return err
 	}
-	f.receipt.Applied = f.applied()
+	f.receipt.Applied = append(f.applied(), interception(f.derived.Grant)...)
 	go f.prepareReceipt()
 	f.admission.Beat(context.Background()) // until the release
 	f.tidy = time.AfterFunc(tidyAfter, f.tidyStore)
@@ -106,6 +109,25 @@ func (f *fence) apply(ctx context.Context) error {
 func (f *fence) prepareReceipt() {
 	f.digest()
 	_, _ = json.Marshal(event.Receipt{Applied: []event.Measure{{}}, Steps: []event.Step{{}}, Revoke: []event.Check{{}}})
+}
+
+// interception lists the rules whose connections are not opened: less is policed
+// there than the name of a rule may make people believe.
+func interception(g grant.Grant) []event.Measure {
+	var out []event.Measure
+	for _, r := range g.Rules() {
+		m := event.Measure{Name: "interception of " + r.ID, Detail: "host and port are all that is policed"}
+		switch {
+		case r.Tunnel:
+			m.Detail = "host-only: host, port and server name are all that is policed, and what is asked inside can be fronted"
+		case r.Protocol != egress.ProtocolTCP:
+			continue
+		}
+		if !slices.Contains(out, m) {
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 // applied lists the walls that stand. Each was made or checked by a step that

@@ -14,7 +14,9 @@ import (
 
 	"github.com/fractalboxdev/sbx/internal/admission"
 	"github.com/fractalboxdev/sbx/internal/class"
+	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/handshake"
 	"github.com/fractalboxdev/sbx/internal/netns"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
@@ -153,5 +155,31 @@ func TestRefusedPacketsBecomeRows(t *testing.T) {
 	row = refusedPacket("r1", netns.Packet{Protocol: "icmp", Destination: netip.MustParseAddrPort("[2001:db8::1]:0")})
 	if row.Code != "icmp-refused" || row.Host != "2001:db8::1" {
 		t.Errorf("%+v", row)
+	}
+}
+
+// A grant that is not finer than a host is called so in the receipt.
+func TestBypass03_UnopenedRulesAreCalledHostOnly(t *testing.T) {
+	pattern, err := egress.ParseHostPattern("a.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := egress.ParsePathPattern("/**", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := grant.New(grant.Spec{Rules: []egress.Rule{
+		{ID: "x/open", Protocol: egress.ProtocolHTTPS, Host: pattern, Methods: []string{"GET"}, Path: path},
+		{ID: "x/tunnel", Protocol: egress.ProtocolHTTPS, Host: pattern, Ports: []uint16{8443}, Tunnel: true},
+		{ID: "x/tunnel", Protocol: egress.ProtocolHTTPS, Host: pattern, Ports: []uint16{8444}, Tunnel: true},
+		{ID: "x/ssh", Protocol: egress.ProtocolTCP, Host: pattern, Ports: []uint16{22}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := interception(g)
+	if len(got) != 2 || got[0].Name != "interception of x/tunnel" || got[0].Applied || !strings.Contains(got[0].Detail, "host-only") || !strings.Contains(got[0].Detail, "fronted") ||
+		got[1].Name != "interception of x/ssh" || got[1].Applied || got[1].Detail != "host and port are all that is policed" {
+		t.Errorf("%+v", got)
 	}
 }

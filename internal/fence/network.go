@@ -179,20 +179,27 @@ func (n *network) recordUnconnected(policy *egress.Policy) {
 	if n.position == proxy.Legacy {
 		return
 	}
+	for _, name := range n.resolver.Refused() {
+		n.recordName(name, "the name is no valid host name: NXDOMAIN")
+	}
 	for _, name := range n.resolver.Unconnected() {
 		host, err := egress.ParseHost(name.Name)
 		if err == nil && policy.GrantsHost(host) {
 			continue
 		}
-		row := event.Request{
-			Time: name.First.UTC(), Run: n.run, Source: event.SourceDNS, Protocol: "dns", Host: name.Name, Verdict: "deny",
-			Code: string(egress.CodeNameNotGranted), Reason: "the name was looked up, nothing was sent anywhere",
-		}
-		if n.position == proxy.Report {
-			row.Verdict, row.WouldDeny, row.Position = "allow", true, n.position.String()
-		}
-		_ = n.log.Record(row)
+		n.recordName(name, "the name was looked up, nothing was sent anywhere")
 	}
+}
+
+func (n *network) recordName(name resolver.Name, reason string) {
+	row := event.Request{
+		Time: name.First.UTC(), Run: n.run, Source: event.SourceDNS, Protocol: "dns", Host: egress.CleanPath(name.Name), Verdict: "deny",
+		Code: string(egress.CodeNameNotGranted), Reason: reason,
+	}
+	if n.position == proxy.Report {
+		row.Verdict, row.WouldDeny, row.Position = "allow", true, n.position.String()
+	}
+	_ = n.log.Record(row)
 }
 
 // close ends all servers and waits for them.

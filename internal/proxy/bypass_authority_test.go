@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -195,9 +196,7 @@ func TestBypass05_07_08_12_SpellingsOfHost(t *testing.T) {
 			fmt.Sprintf("GOOD.test.:%d", port): "200", // vector 16
 			fmt.Sprintf("good。test:%d", port):  "200", // an IDNA dot is a dot
 		}
-		for spelling, status := range spellings {
-			all[spelling] = status
-		}
+		maps.Copy(all, spellings)
 		for spelling, status := range all {
 			got, rows := s.ask(d, "good.test", "GET /x HTTP/1.1\r\nHost: "+spelling+"\r\nConnection: close\r\n\r\n")
 			if !strings.HasPrefix(got, "HTTP/1.1 "+status) {
@@ -230,7 +229,7 @@ func TestBypass05_07_SpellingsOfTargetsAndServerNames(t *testing.T) {
 			before := len(s.world.rows.all())
 			hello := string(helloFor(strings.Repeat("n", len(name))))
 			text := strings.Replace(hello, strings.Repeat("n", len(name)), name, 1)
-			var c net.Conn = s.raw("good.test", s.ports["https"])
+			c := s.raw("good.test", s.ports["https"])
 			if d.name == "explicit CONNECT" {
 				c = s.connect("good.test", s.ports["https"])
 			}

@@ -308,6 +308,7 @@ const handshakeTime = 60 * time.Second
 // serveTLS decrypts a connection and serves what is inside.
 func (s *Server) serveTLS(c *clientConn) {
 	c.origin.tls = true
+	_ = c.SetReadDeadline(time.Time{}) // the client has spoken; its handshake has a limit of its own
 	t := tls.Server(c, s.tls)
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTime)
 	err := t.HandshakeContext(ctx)
@@ -319,6 +320,7 @@ func (s *Server) serveTLS(c *clientConn) {
 	inner := &clientConn{Conn: t, br: getReader(t), origin: c.origin}
 	defer putReader(inner.br)
 	defer func() { _ = t.Close() }()
+	_ = t.SetReadDeadline(s.patience(s.current.Load(), c.origin))
 	if t.ConnectionState().NegotiatedProtocol == "h2" {
 		s.serveHTTP2(inner)
 		return

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -120,35 +119,6 @@ func TestCredentialSlots(t *testing.T) {
 				t.Errorf("%s %s: %q, want %q", name, way, got.body, c.want)
 			}
 		}
-	}
-}
-
-// Over plain HTTP, at another port, path or name, nothing goes out.
-func TestBypass41_CredentialIsBoundToSchemeHostPortAndPath(t *testing.T) {
-	w := newWorld(t, credential(t, token))
-	secure, other := w.origin(echo, false, "a.test", "a.test.evil.test", "sub.a.test"), w.origin(echo, false, "a.test")
-	plain := w.origin(echo, true)
-	w.grant(
-		rule(t, "a.test", secure, "GET", "/api/**", sends), rule(t, "a.test", secure, "GET", "/open/**"),
-		rule(t, "a.test", other, "GET", "/**"), rule(t, "a.test", plain, "GET", "/**", plainHTTP),
-		rule(t, "*.a.test", secure, "GET", "/**"), rule(t, "a.test.evil.test", secure, "GET", "/**"),
-	)
-	for _, at := range []string{
-		urlFor("https", "a.test", secure, "/open/x"), urlFor("https", "a.test", other, "/api/x"), urlFor("http", "a.test", plain, "/api/x"),
-		urlFor("https", "sub.a.test", secure, "/api/x"), urlFor("https", "a.test.evil.test", secure, "/api/x"),
-	} {
-		got := w.do(w.client(transparent), "GET", at, "")
-		if got.status != 200 || !strings.HasSuffix(got.body, "|") {
-			t.Errorf("%s: %d %q %v", at, got.status, got.body, got.err)
-		}
-	}
-	// A rule that names the credential over http is none that the proxy believes.
-	w.grant(rule(t, "a.test", plain, "GET", "/**", plainHTTP, sends))
-	if got := w.do(w.client(transparent), "GET", urlFor("http", "a.test", plain, "/x"), ""); got.body != "/x|" {
-		t.Errorf("over http: %q", got.body)
-	}
-	if n := w.server.Injected()["test/c"]; n != 0 {
-		t.Errorf("injected %d times", n)
 	}
 }
 
@@ -300,80 +270,35 @@ var misplaced = map[string][2]string{
 }
 
 func TestBypass39_MisplacedPlaceholderIsRefused(t *testing.T) {
-	w := newWorld(t, credential(t, token, placeholder))
-	port, plain := w.origin(echo, false, "a.test", "b.test"), w.origin(echo, true)
-	w.grant(
-		rule(t, "a.test", port, "GET", "/x/**", sends), rule(t, "a.test", port, "GET", "/x", sends, preserve),
-		rule(t, "a.test", port, "GET", "/without", preserve), rule(t, "b.test", port, "GET", "/**", preserve), rule(t, "b.test", plain, "GET", "/**", plainHTTP, preserve),
-	)
-	try := func(name, scheme, host string, port uint16, path, header string) {
-		t.Helper()
-		w.rows.clear()
-		c := w.raw(host, port)
-		if scheme == "https" {
-			c = w.rawTLS(host, host, port)
+	s := newSite(t, echo, []string{"a.test", "b.test"}, credential(t, token, placeholder))
+	s.grant(append(append(s.rules("a.test", "GET", "/without", preserve), s.rules("b.test", "GET", "/**", preserve)...),
+		append(s.rules("a.test", "GET", "/x/**", sends), s.rules("a.test", "GET", "/x", sends, preserve)...)...)...)
+	eachDoor(t, func(t *testing.T, d door) {
+		try := func(name, host, path, header string) {
+			t.Helper()
+			if header != "" {
+				header += "\r\n"
+			}
+			got, rows := s.answer(d, host, "GET", "GET "+path+" HTTP/1.1\r\nHost: HOST\r\n"+header+"\r\n")
+			if got.status != 403 || !strings.HasPrefix(got.body, "sbx: placeholder-misplaced") {
+				t.Errorf("%s to %s: %+v", name, host, got)
+			}
+			denied(t, name+" to "+host, rows, egress.CodePlaceholder)
 		}
-		if header != "" {
-			header += "\r\n"
+		for name, m := range misplaced {
+			try(name, "a.test", m[0], m[1])
+			try(name, "b.test", m[0], m[1])
 		}
-		fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s:%d\r\n%s\r\n", path, host, port, header)
-		got := readAnswer(bufio.NewReader(c), "GET")
-		_ = c.Close()
-		rows := w.rows.all()
-		if got.status != 403 || !strings.HasPrefix(got.body, "sbx: placeholder-misplaced") || len(rows) != 1 || rows[0].Code != "placeholder-misplaced" {
-			t.Errorf("%s to %s: %d %q %+v", name, host, got.status, got.body, rows)
+		for _, fine := range []string{"Authorization: Bearer " + ph, "Authorization: " + basicOf("x", ph)} {
+			try("slot of another host", "b.test", "/x", fine)
+			try("slot of another rule", "a.test", "/without", fine)
+			try("slot twice", "a.test", "/x", fine+"\r\n"+fine)
+			if d.scheme == "http" { // no secret goes out unencrypted, so no slot is there either
+				try("slot over plain HTTP", "a.test", "/x", fine)
+			}
 		}
-	}
-	for name, m := range misplaced {
-		try(name, "https", "a.test", port, m[0], m[1])
-		try(name, "https", "b.test", port, m[0], m[1])
-		try(name, "http", "b.test", plain, m[0], m[1])
-	}
-	for _, fine := range []string{"Authorization: Bearer " + ph, "Authorization: " + basicOf("x", ph)} {
-		try("slot of another host", "https", "b.test", port, "/x", fine)
-		try("slot of another rule", "https", "a.test", port, "/without", fine)
-		try("slot twice", "https", "a.test", port, "/x", fine+"\r\n"+fine)
-	}
-	if w.dials.count("a.test")+w.dials.count("b.test") != 0 {
-		t.Error("dialled")
-	}
-}
-
-// On a connection that is not opened, a placeholder is cut before it leaves whole.
-func TestBypass38_PlaceholderOnAnUnopenedConnection(t *testing.T) {
-	w := newWorld(t, credential(t, token, placeholder))
-	got := make(chan string, 1)
-	port := w.rawOrigin("", func(c net.Conn, br *bufio.Reader) {
-		b, _ := io.ReadAll(br)
-		got <- string(b)
 	})
-	w.grant(rule(t, "raw.test", port, "GET", "/", tcp))
-	c := w.raw("raw.test", port)
-	for _, part := range []string{"AUTH ", ph[:8], ph[8:], "\r\nmore"} {
-		_, _ = io.WriteString(c, part)
-	}
-	if seen := <-got; strings.Contains(seen, ph) {
-		t.Errorf("upstream saw %q", seen)
-	}
-	if rows := w.rows.recorded(2); rows[1].Code != "placeholder-misplaced" {
-		t.Errorf("%+v", rows)
-	}
-}
-
-func TestBypass40_NoConnectInsideOfACredentialedHost(t *testing.T) {
-	w := newWorld(t, credential(t, token))
-	port := w.origin(echo, false, "a.test")
-	w.grant(rule(t, "a.test", port, "GET", "/**", sends))
-	for _, target := range []string{fmt.Sprintf("a.test:%d", port), "evil.test:443"} {
-		c := w.rawTLS("a.test", "a.test", port)
-		fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, target)
-		if got := readAnswer(bufio.NewReader(c), "CONNECT"); got.status != 403 && got.status != 421 {
-			t.Errorf("%s: %d %v", target, got.status, got.err)
-		}
-	}
-	if w.dials.count("a.test")+w.dials.count("evil.test") != 0 {
-		t.Error("dialled")
-	}
+	s.noDials("a.test", "b.test")
 }
 
 func TestNoWebSocketWithACredential(t *testing.T) {

@@ -3,12 +3,14 @@
 package resolver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"sort"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,6 +51,7 @@ type Resolver struct {
 	mu       sync.RWMutex
 	names    map[string]*binding
 	order    []*binding // index i has address pool + reserved + i
+	invalid  map[string]*Name
 	overflow bool
 	servers  []*dns.Server
 	closed   bool
@@ -70,7 +73,7 @@ func New(cfg Config) *Resolver {
 	if cfg.Clock == nil {
 		cfg.Clock = time.Now
 	}
-	return &Resolver{cfg: cfg, names: make(map[string]*binding)}
+	return &Resolver{cfg: cfg, names: make(map[string]*binding), invalid: make(map[string]*Name)}
 }
 
 // ServeUDP answers on pc until Close. A *net.UDPConn replies from the address
@@ -161,13 +164,12 @@ func (r *Resolver) Unconnected() []Name {
 			out = append(out, Name{Name: b.name, First: b.first, Last: b.last, Count: b.count})
 		}
 	}
-	sort.Slice(out, func(i, j int) bool {
-		if !out[i].First.Equal(out[j].First) {
-			return out[i].First.Before(out[j].First)
-		}
-		return out[i].Name < out[j].Name
-	})
+	inOrder(out)
 	return out
+}
+
+func inOrder(names []Name) {
+	slices.SortFunc(names, func(a, b Name) int { return cmp.Or(a.First.Compare(b.First), strings.Compare(a.Name, b.Name)) })
 }
 
 // Bind returns the synthetic address of a name, binding it if need be, and
@@ -176,6 +178,7 @@ func (r *Resolver) Unconnected() []Name {
 func (r *Resolver) Bind(name string) (netip.Addr, bool) {
 	host, err := egress.ParseHost(name)
 	if _, literal := host.Addr(); err != nil || literal {
+		r.refused(name)
 		return netip.Addr{}, false
 	}
 	name = host.String()
@@ -200,6 +203,36 @@ func (r *Resolver) Bind(name string) (netip.Addr, bool) {
 	b.last = now
 	b.count++
 	return b.addr, true
+}
+
+// refused counts a question for what is no host name, up to the limit of names.
+func (r *Resolver) refused(name string) {
+	now := r.cfg.Clock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.invalid[name]
+	if n == nil && len(r.invalid) >= r.cfg.Limit {
+		return
+	}
+	if n == nil {
+		n = &Name{Name: name, First: now}
+		r.invalid[name] = n
+	}
+	n.Last = now
+	n.Count++
+}
+
+// Refused returns what was asked for and is no host name, in the order of the first
+// question; such questions are answered with NXDOMAIN.
+func (r *Resolver) Refused() []Name {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	out := make([]Name, 0, len(r.invalid))
+	for _, n := range r.invalid {
+		out = append(out, *n)
+	}
+	inOrder(out)
+	return out
 }
 
 func address(i int) netip.Addr {

@@ -218,3 +218,62 @@ func BenchmarkQuestion(b *testing.B) {
 		r.answer(new(dns.Msg), q)
 	}
 }
+
+// The same question has the same answer, over both transports and at once, and what is
+// refused is counted as well.
+func TestBypass66_AnswersDoNotVary(t *testing.T) {
+	r := New(Config{})
+	udp, tcp := serve(t, r)
+	var mu sync.Mutex
+	answers := map[string]map[string]int{}
+	var wg sync.WaitGroup
+	for range 20 {
+		for _, name := range []string{"granted.test.", "unlisted.test.", "UNLISTED.test.", "bad!name.test.", "a..b\\000.test.", "10.0.0.300."} {
+			for network, server := range map[string]string{"udp": udp, "tcp": tcp} {
+				wg.Go(func() {
+					m := new(dns.Msg)
+					m.SetQuestion(name, dns.TypeA)
+					reply, _, err := (&dns.Client{Net: network, Timeout: 10 * time.Second}).Exchange(m, server)
+					text := fmt.Sprint(err)
+					if err == nil {
+						text = dns.RcodeToString[reply.Rcode]
+						for _, a := range reply.Answer {
+							text += " " + a.(*dns.A).A.String()
+						}
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					if answers[name] == nil {
+						answers[name] = map[string]int{}
+					}
+					answers[name][text]++
+				})
+			}
+		}
+	}
+	wg.Wait()
+	for name, got := range answers {
+		if len(got) != 1 {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	refused := r.Refused()
+	if len(refused) != 2 && len(refused) != 3 { // a client may refuse to pack the empty label itself
+		t.Errorf("%+v", refused)
+	}
+	for _, n := range refused {
+		if n.Count != 40 || n.First.IsZero() || n.Last.Before(n.First) {
+			t.Errorf("%+v", n)
+		}
+	}
+}
+
+func TestRefusedNamesAreBounded(t *testing.T) {
+	r := New(Config{Limit: 3})
+	for i := range 10 {
+		r.Bind(fmt.Sprintf("bad!%d", i))
+	}
+	if got := r.Refused(); len(got) != 3 {
+		t.Errorf("%+v", got)
+	}
+}
