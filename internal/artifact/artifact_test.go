@@ -346,7 +346,7 @@ func TestUnsafeStateDirectoriesAreRefused(t *testing.T) {
 			if _, err := Open(Options{StateDir: dir, RunID: "r1"}); !errors.Is(err, ErrForeign) {
 				t.Errorf("Open: %v", err)
 			}
-			if _, err := Sweep(dir); !errors.Is(err, ErrForeign) {
+			if _, err := Sweep(dir, nil); !errors.Is(err, ErrForeign) {
 				t.Errorf("Sweep: %v", err)
 			}
 		})
@@ -403,14 +403,14 @@ func TestDefaultStateDir(t *testing.T) {
 func TestCase65_SweepWritesTheReceiptOfAKilledSupervisor(t *testing.T) {
 	dir := stateDir(t)
 	child := startSupervisor(t, dir)
-	if swept, err := Sweep(dir); len(swept) != 0 || err != nil {
+	if swept, err := Sweep(dir, nil); len(swept) != 0 || err != nil {
 		t.Fatalf("a living run was swept: %+v, %v", swept, err)
 	}
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = child.Wait() // it was killed
-	swept, err := Sweep(dir)
+	swept, err := Sweep(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +433,7 @@ func TestCase65_SweepWritesTheReceiptOfAKilledSupervisor(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(dir, scratchDir, "dead-1")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("scratch is still there: %v", err)
 	}
-	if again, err := Sweep(dir); len(again) != 0 || err != nil {
+	if again, err := Sweep(dir, nil); len(again) != 0 || err != nil {
 		t.Errorf("swept twice: %+v, %v", again, err)
 	}
 }
@@ -489,7 +489,7 @@ func TestSweepSurvivesDamagedState(t *testing.T) {
 	if err := os.WriteFile(requests, []byte(`{"host":"a.test","verdict":"deny"}`+"\n"+`{"host":"b.te`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	swept, err := Sweep(dir)
+	swept, err := Sweep(dir, nil)
 	if err != nil || len(swept) != 3 {
 		t.Errorf("swept %+v, %v", swept, err)
 	}
@@ -502,7 +502,7 @@ func TestSweepSurvivesDamagedState(t *testing.T) {
 }
 
 func TestSweepOfNoStateDirectory(t *testing.T) {
-	if swept, err := Sweep(filepath.Join(t.TempDir(), "none")); len(swept) != 0 || err != nil {
+	if swept, err := Sweep(filepath.Join(t.TempDir(), "none"), nil); len(swept) != 0 || err != nil {
 		t.Errorf("%+v, %v", swept, err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -133,21 +134,58 @@ func (t *Target) Has(name string) (bool, error) {
 // after Finish, when every process of the run is dead. Files of the same name
 // are replaced, links among them too and never what they point to. It ends with Verify.
 func (r *Run) CopyTo(t *Target) error {
-	for _, name := range []string{RequestsFile, DenialsFile, OutputFile, ReceiptFile} {
-		if err := r.copyFile(t, name); err != nil {
+	for _, name := range []string{RequestsFile, DenialsFile, OutputFile, AsideFile, ReceiptFile} {
+		err := r.copyFile(t, name, name)
+		if errors.Is(err, fs.ErrNotExist) && name == AsideFile {
+			continue // nothing was set aside
+		}
+		if err != nil {
 			return fmt.Errorf("copying %s to %s: %w", name, t.path, err)
 		}
+	}
+	if err := r.copyTree(t, FilesDir); err != nil {
+		return fmt.Errorf("copying %s to %s: %w", FilesDir, t.path, err)
 	}
 	return t.Verify()
 }
 
-func (r *Run) copyFile(t *Target, name string) error {
-	src, err := r.root.Open(name)
+// copyFile copies a file of the run's directory, by its path there.
+func (r *Run) copyFile(t *Target, from, name string) error {
+	src, err := r.root.Open(from)
 	if err != nil {
 		return err
 	}
 	defer src.Close()
 	return t.replace(name, src)
+}
+
+// copyTree copies a directory of the run's, if there is one. Directories of that name
+// are entered, links never.
+func (r *Run) copyTree(t *Target, from string) error {
+	list, err := fs.ReadDir(r.root.FS(), from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	dir, err := enter(t.dir, path.Base(from))
+	if err != nil {
+		return err
+	}
+	below := &Target{path: filepath.Join(t.path, path.Base(from)), dir: dir}
+	defer below.Close()
+	for _, e := range list {
+		if e.IsDir() {
+			err = r.copyTree(below, path.Join(from, e.Name()))
+		} else {
+			err = r.copyFile(below, path.Join(from, e.Name()), e.Name())
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", e.Name(), err)
+		}
+	}
+	return nil
 }
 
 // replace writes a new file and renames it over the name.

@@ -26,6 +26,9 @@ const (
 	DenialsFile  = "denials.jsonl"
 	RequestsFile = "requests.jsonl"
 	OutputFile   = "output.log"
+	GuardedFile  = "guarded.txt"   // what was guarded in the project: read by the sweep
+	AsideFile    = "set-aside.tar" // what the command had put in guarded places
+	FilesDir     = "files"         // what the command left in its outbox
 )
 
 // Default bounds of one run.

@@ -24,11 +24,20 @@ const (
 	maxLine    = 64 << 10 // bytes of one record
 )
 
+// Dead is a run whose supervisor died before it could look after the project.
+type Dead struct {
+	Run       string
+	StartedAt time.Time
+	Guarded   []byte                         // what the run wrote to GuardedFile
+	Aside     func() (io.WriteCloser, error) // makes the file for what is set aside
+}
+
 // Sweep finds the runs whose supervisor died, which is certain once their lock
-// is free: it writes each a receipt marked as interrupted, removes its scratch
-// directory and says what it did. A state directory that is missing has none.
-// It goes on after a failure and returns all of them joined.
-func Sweep(stateDir string) ([]event.Swept, error) {
+// is free: it has aside look after what the command left, writes each run a receipt
+// marked as interrupted, removes its scratch directory and says what it did. A state
+// directory that is missing has none. It goes on after a failure and returns all of
+// them joined. aside may be nil; its error is part of what is said.
+func Sweep(stateDir string, aside func(Dead) (event.Aside, error)) ([]event.Swept, error) {
 	state, err := openState(stateDir, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -41,7 +50,7 @@ func Sweep(stateDir string) ([]event.Swept, error) {
 	errs := []error{err}
 	var swept []event.Swept
 	for _, d := range dead {
-		s, err := sweepOne(state, d)
+		s, err := sweepOne(state, d, aside)
 		d.lock.Close()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("sweeping run %s: %w", d.id, err))
@@ -134,10 +143,10 @@ func stillActive(state *os.Root, id string, f *os.File) bool {
 	return err == nil && os.SameFile(ours, entry)
 }
 
-func sweepOne(state *os.Root, d deadRun) (event.Swept, error) {
+func sweepOne(state *os.Root, d deadRun, aside func(Dead) (event.Aside, error)) (event.Swept, error) {
 	receipt := readStarted(d)
 	s := event.Swept{Run: d.id, StartedAt: receipt.StartedAt, Cgroups: receipt.Cgroups}
-	if err := closeRecords(state, d.id, receipt, &s); err != nil {
+	if err := closeRecords(state, d.id, receipt, aside, &s); err != nil {
 		return s, err
 	}
 	scratch := filepath.Join(scratchDir, d.id)
@@ -166,7 +175,7 @@ func readStarted(d deadRun) event.Receipt {
 }
 
 // closeRecords folds the denials and writes the receipt, unless there is one.
-func closeRecords(state *os.Root, id string, receipt event.Receipt, s *event.Swept) error {
+func closeRecords(state *os.Root, id string, receipt event.Receipt, aside func(Dead) (event.Aside, error), s *event.Swept) error {
 	run, err := state.OpenRoot(filepath.Join(runsDir, id))
 	if errors.Is(err, fs.ErrNotExist) {
 		s.Detail = "its supervisor died before anything was recorded"
@@ -185,6 +194,7 @@ func closeRecords(state *os.Root, id string, receipt event.Receipt, s *event.Swe
 		return err
 	}
 	s.Detail = "its supervisor died; the receipt says interrupted"
+	lookAfter(run, &receipt, aside, s)
 	if whole {
 		if err := writeDenials(run, fold.Denials()); err != nil {
 			return err
@@ -199,6 +209,24 @@ func closeRecords(state *os.Root, id string, receipt event.Receipt, s *event.Swe
 		Name: "sweep", StartedAt: now, OK: true, Detail: "written by a later run: the supervisor died, so nothing about the revoke was verified",
 	})
 	return writeReceipt(run, receipt, nil)
+}
+
+// lookAfter sets aside what the command left where programs outside would run it.
+// What could not be looked at is said, and keeps no other run from starting.
+func lookAfter(run *os.Root, receipt *event.Receipt, aside func(Dead) (event.Aside, error), s *event.Swept) {
+	guarded, err := readGuarded(run)
+	if err == nil && (guarded == nil || aside == nil) {
+		return // nothing had run yet, or nothing was writable
+	}
+	if err == nil {
+		receipt.Aside, err = aside(Dead{
+			Run: s.Run, StartedAt: receipt.StartedAt, Guarded: guarded, Aside: func() (io.WriteCloser, error) { return makeAside(run) },
+		})
+		s.SetAside = receipt.AsidePaths()
+	}
+	if err != nil {
+		s.Detail += "; what it left for programs outside could not be looked through: " + err.Error()
+	}
 }
 
 // foldRequests counts the denials of requests.jsonl again. whole is false when

@@ -39,12 +39,14 @@ type Receipt struct {
 	Revoke       []Check         `json:"revoke"`
 	Result       Result          `json:"result"`
 	Swept        []Swept         `json:"swept"`
-	SetAside     []string        `json:"set_aside"`   // new git files that would have run code outside, renamed
-	Interrupted  bool            `json:"interrupted"` // written by a later run: the supervisor died
+	Shown        []Shown         `json:"shown"`               // what of the host shows besides the working directory
+	Collected    *Collected      `json:"collected,omitempty"` // what the command left in $SBX_ARTIFACTS
+	Interrupted  bool            `json:"interrupted"`         // written by a later run: the supervisor died
 	Directory    string          `json:"directory,omitempty"`
 	StartedAt    time.Time       `json:"started_at"`
 	FinishedAt   time.Time       `json:"finished_at"`
 	Extra        json.RawMessage `json:"extra,omitempty"` // facts of one fence only, never needed to read the rest
+	Aside
 }
 
 // Input is a vetted value that a profile was given in this run.
@@ -190,6 +192,7 @@ type Swept struct {
 	Removed   []string  `json:"removed"`         // scratch directories and cgroups
 	Freed     string    `json:"freed,omitempty"` // the slot or place in a queue that it still had
 	Cgroups   []string  `json:"-"`               // that may be left
+	SetAside  []string  `json:"set_aside"`       // what its command had left where programs outside would run it
 	Detail    string    `json:"detail,omitempty"`
 }
 
@@ -260,12 +263,23 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 	p.Limits = present(p.Limits)
 	p.Steps = present(p.Steps)
 	p.Revoke = present(p.Revoke)
-	p.SetAside = present(p.SetAside)
+	p.Aside = p.lists()
+	p.Shown = present(p.Shown)
 	p.Swept = append([]Swept{}, p.Swept...)
 	for i := range p.Swept {
-		p.Swept[i].Removed = present(p.Swept[i].Removed)
+		p.Swept[i].Removed, p.Swept[i].SetAside = present(p.Swept[i].Removed), present(p.Swept[i].SetAside)
 	}
 	return json.Marshal(p)
+}
+
+// lists returns a whose lists are all present.
+func (a Aside) lists() Aside {
+	a.SetAside, a.Renamed, a.Replaced = present(a.SetAside), present(a.Renamed), present(a.Replaced)
+	a.Cleaned = append([]Cleaned{}, a.Cleaned...)
+	for i := range a.Cleaned {
+		a.Cleaned[i].Settings = present(a.Cleaned[i].Settings)
+	}
+	return a
 }
 
 // present returns s, or an empty slice in place of nil.

@@ -42,7 +42,7 @@ var table = map[string]place{
 	"report":   {value, []string{"egress", "event", "grant"}},
 	"verdict":  {value, nil},
 
-	"artifact":       {adapter, []string{"egress", "event", "report", "secret"}},
+	"artifact":       {adapter, []string{"egress", "guard", "event", "report", "secret"}},
 	"cgroup":         {adapter, nil},
 	"config":         {adapter, []string{"class", "egress", "profile", "secret"}},
 	"credential":     {adapter, []string{"egress", "grant", "secret"}},
@@ -58,7 +58,7 @@ var table = map[string]place{
 	"registry":       {adapter, []string{"egress", "grant"}},
 	"remote":         {adapter, nil},
 	"resolver":       {adapter, []string{"egress", "event"}},
-	"sandbox":        {adapter, []string{"sandbox/stage", "class", "ticket", "grant"}},
+	"sandbox":        {adapter, []string{"guard", "sandbox/stage", "class", "ticket", "grant"}},
 	"sandbox/notify": {adapter, nil},
 	"sandbox/stage":  {adapter, nil},
 	"serve":          {adapter, nil},

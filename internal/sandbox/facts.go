@@ -20,8 +20,8 @@ type Facts struct {
 	Workdir     string      // without symlinks
 	ToolRoots   []Tool      // toolchains on PATH outside the system directories
 	Credentials []string    // files below tool roots that may hold secrets, as they appear inside
-	Protected   []Protected // git's own files in the working directory that run code outside
-	GitDirs     []string    // a linked worktree's own and common git directory, verified
+	Protected   []Protected // what programs outside run or obey, below what is writable
+	Repository  Repository  // what is shown of the repository around
 	Passwd      string
 	Group       string
 	Nsswitch    string
@@ -33,11 +33,12 @@ type TopEntry struct{ Name, Link string }
 // Tool is a toolchain's directory: where it lies and under which path PATH names it.
 type Tool struct{ Source, Target string }
 
-// Protected is an existing path below the working directory that becomes
-// read-only, or (Pin) only a mount point, so that it cannot be renamed away.
+// Protected is an existing path that becomes read-only, or (Pin) only a mount point,
+// so that it cannot be renamed away, or (Private) memory of the sandbox's own.
 type Protected struct {
-	Path string
-	Pin  bool
+	Path    string // absolute
+	Pin     bool
+	Private bool
 }
 
 // Refusal says why no sandbox can be made of what was asked, and what to do.
@@ -82,10 +83,7 @@ func ReadFacts(r FactsRequest) (Facts, error) {
 		}
 	}
 	f.ToolRoots, f.Credentials = readTools(f, r.Path)
-	if f.Protected, err = readProtected(f.Workdir); err != nil {
-		return f, err
-	}
-	f.GitDirs = readGitDirs(f.Workdir)
+	f.Repository = readRepository(f)
 	f.Passwd, f.Group, f.Nsswitch = readText("/etc/passwd"), readText("/etc/group"), readText("/etc/nsswitch.conf")
 	return f, nil
 }

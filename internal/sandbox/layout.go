@@ -3,6 +3,7 @@ package sandbox
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,11 +20,12 @@ type LayoutRequest struct {
 	User     string
 	Shell    string
 	Hostname string
-	ReadOnly bool     // the working directory is read-only
+	Paths    Paths    // the working directory, and what else was asked for
 	Resolver string   // address of the resolver inside
 	Bundle   string   // path inside of the certificate bundle
 	Caches   []Cache  // writable
 	Sockets  []string // of the host, to connect to
+	Outbox   string   // directory of the host for what the command leaves as artifacts
 	Hidden   []string // the supervisor's own directories, masked where they would be visible
 	Files    []File   // client configuration for the private home directory
 }
@@ -55,7 +57,7 @@ func CheckWorkdir(f Facts, readOnly bool) error {
 			}
 		}
 	}
-	if !readOnly && holdsHome(f) {
+	if !readOnly && f.holdsHome(f.Workdir) {
 		return &Refusal{
 			What: fmt.Sprintf("working directory %s is / or holds the home directory: everything in it would be writable by the command", f.Workdir),
 			Next: "start sbx in a project directory, name one with -C DIR, or use --ro to run without any of it",
@@ -64,13 +66,19 @@ func CheckWorkdir(f Facts, readOnly bool) error {
 	return nil
 }
 
-func holdsHome(f Facts) bool {
+// holdsHome reports whether a path is the home directory or above it.
+func (f Facts) holdsHome(p string) bool {
 	for _, home := range []string{f.HomeReal, f.Home, f.Account} {
-		if home != "" && Within(home, f.Workdir) {
+		if home != "" && Within(home, p) {
 			return true
 		}
 	}
 	return false
+}
+
+// tooWideToShow reports whether a directory is more than somebody's project.
+func tooWideToShow(dir string, f Facts) bool {
+	return f.holdsHome(dir) || shared[dir] || inMachinery(dir) || CheckWorkdir(Facts{Workdir: dir}, false) != nil
 }
 
 // Layout lists the mount tree of a run, in the order in which it is built. It is pure.
@@ -94,15 +102,22 @@ func Layout(f Facts, r LayoutRequest) []Entry {
 	for _, c := range r.Caches {
 		tree = append(tree, Entry{Kind: Bind, Source: c.Source, Target: c.Target, Writable: true, Owned: true})
 	}
-	for _, g := range f.GitDirs {
-		tree = append(tree, Entry{Kind: Bind, Source: g, Target: g, Owned: true})
+	if r.Outbox != "" {
+		tree = append(tree, Entry{Kind: Bind, Source: r.Outbox, Target: OutboxPath, Writable: true})
 	}
-	tree = append(tree, workdirEntries(f, r)...)
+	tree = append(tree, pathEntries(f, r)...)
+	tree = append(tree, linkEntries(r.Paths, tree)...)
+	for _, p := range f.Protected {
+		tree = append(tree, protect(p))
+	}
 	for _, s := range r.Sockets {
 		tree = append(tree, Entry{Kind: Socket, Source: s, Target: s})
 	}
-	return tree
+	return append(tree, maskEntries(r)...)
 }
+
+// OutboxPath is where the command leaves what is to be kept of a run.
+const OutboxPath = "/run/artifacts"
 
 func systemEntries(f Facts) (tree []Entry) {
 	for _, t := range f.Top {
@@ -118,31 +133,66 @@ func systemEntries(f Facts) (tree []Entry) {
 	return tree
 }
 
-// workdirEntries put the project where it is outside. A read-only directory that
-// holds the home directory shows nothing of either.
-func workdirEntries(f Facts, r LayoutRequest) []Entry {
-	if holdsHome(f) {
-		return nil
+// pathEntries put the project, its repository and what else was asked for where they
+// are outside, what is in a directory after the directory.
+func pathEntries(f Facts, r LayoutRequest) []Entry {
+	var tree []Entry
+	add := func(p string, access Access) {
+		tree = append(tree, Entry{Kind: Bind, Source: p, Target: p, Writable: access == Writable, Owned: true})
 	}
-	tree := []Entry{{Kind: Bind, Source: f.Workdir, Target: f.Workdir, Writable: !r.ReadOnly, Owned: true}}
-	for _, p := range f.Protected {
-		at := path.Join(f.Workdir, p.Path)
-		tree = append(tree, Entry{
-			Kind: Bind, Source: at, Target: at, Owned: true, Writable: p.Pin && !r.ReadOnly,
-		})
-	}
-	for _, h := range r.Hidden {
-		if Within(h, f.Workdir) {
-			tree = append(tree, Entry{Kind: Mask, Target: h})
+	for _, s := range r.Paths.Shown {
+		if s.Access != Hidden {
+			add(s.Real, s.Access)
 		}
 	}
+	if !f.holdsHome(f.Workdir) { // read-only, it shows nothing of either
+		add(f.Workdir, r.Paths.workdirAccess())
+		for _, p := range append([]string{f.Repository.Top}, f.Repository.GitDirs...) {
+			if _, shown := r.Paths.access(p, false); p != "" && !shown {
+				add(p, ReadOnly)
+			}
+		}
+	}
+	slices.SortStableFunc(tree, func(a, b Entry) int { return strings.Compare(a.Target, b.Target) })
 	return tree
+}
+
+func protect(p Protected) Entry {
+	if p.Private {
+		return Entry{Kind: Tmpfs, Target: p.Path, Mode: 0o755, Owned: true}
+	}
+	return Entry{Kind: Bind, Source: p.Path, Target: p.Path, Owned: true, Writable: p.Pin}
+}
+
+// linkEntries make the names by which paths were asked for, where they are links that
+// do not show.
+func linkEntries(p Paths, tree []Entry) (out []Entry) {
+	for _, s := range p.Shown {
+		shows := slices.ContainsFunc(tree, func(e Entry) bool { return e.Kind == Bind && Within(s.Path, e.Target) })
+		if s.Path != s.Real && s.Access != Hidden && !shows {
+			out = append(out, Entry{Kind: Symlink, Source: s.Real, Target: s.Path})
+		}
+	}
+	return out
+}
+
+// maskEntries hide what was asked to be hidden, and what is the supervisor's own.
+func maskEntries(r LayoutRequest) (out []Entry) {
+	for _, h := range r.Hidden {
+		out = append(out, Entry{Kind: Mask, Target: h})
+	}
+	for _, s := range r.Paths.Shown {
+		if s.Access == Hidden {
+			out = append(out, Entry{Kind: Mask, Target: s.Real})
+		}
+	}
+	return out
 }
 
 // Workdir is where the command starts inside.
 func Workdir(f Facts) string {
 	switch {
-	case !holdsHome(f):
+	case !f.holdsHome(f.Workdir):
 		return f.Workdir
 	case f.Workdir == "/":
 		return "/"

@@ -21,8 +21,11 @@ func exampleFacts() Facts {
 		Home:   "/home/ann", HomeReal: "/home/ann", Workdir: "/home/ann/src/app",
 		ToolRoots:   []Tool{{"/home/ann/.cargo", "/home/ann/.cargo"}},
 		Credentials: []string{"/home/ann/.cargo/credentials.toml"},
-		Protected:   []Protected{{".git", true}, {".git/hooks", false}, {".git/config", false}},
-		Passwd:      "root:x:0:0:root:/root:/bin/bash\n", Group: "root:x:0:\n",
+		Protected: []Protected{
+			{Path: "/home/ann/src/app/.git", Pin: true}, {Path: "/home/ann/src/app/.git/hooks"}, {Path: "/home/ann/src/app/.git/config"},
+			{Path: "/home/ann/src/app/.husky/_", Private: true},
+		},
+		Passwd: "root:x:0:0:root:/root:/bin/bash\n", Group: "root:x:0:\n",
 		Nsswitch: "passwd: files systemd\nhosts: files resolve [!UNAVAIL=return] dns\n",
 	}
 }
@@ -31,7 +34,11 @@ func exampleRequest() LayoutRequest {
 	return LayoutRequest{
 		UID: 1000, GID: 1000, User: "ann", Shell: "/bin/bash", Hostname: "sbx", Resolver: "198.18.0.1",
 		Bundle: "/run/sbx/bundle.pem", Caches: []Cache{{"/home/ann/.cache/sbx/1/js/npm", "/home/ann/.npm"}},
-		Hidden: []string{"/home/ann/src/app/out", "/elsewhere"},
+		Hidden: []string{"/home/ann/src/app/out", "/elsewhere"}, Outbox: "/state/scratch/r1",
+		Paths: Paths{Workdir: "/home/ann/src/app", Shown: []Shown{
+			{"/srv/link", "/srv/data", ReadOnly}, {"/home/ann/src/app/docs", "/home/ann/src/app/docs", ReadOnly},
+			{"/home/ann/src/app/docs/out", "/home/ann/src/app/docs/out", Writable}, {"/home/ann/src/app/.env", "/home/ann/src/app/.env", Hidden},
+		}},
 	}
 }
 
@@ -62,13 +69,15 @@ func TestOnlyProjectCachesAndPrivateMemoryAreWritable(t *testing.T) {
 			writable = append(writable, e.Target)
 		}
 	}
-	want := []string{"/home/ann/.npm", "/home/ann/src/app", "/home/ann/src/app/.git"}
+	want := []string{"/home/ann/.npm", OutboxPath, "/home/ann/src/app", "/home/ann/src/app/docs/out", "/home/ann/src/app/.git"}
 	if diff := cmp.Diff(want, writable); diff != "" {
 		t.Error(diff)
 	}
 	r := exampleRequest()
-	r.ReadOnly, r.Caches = true, nil
-	for _, e := range Layout(exampleFacts(), r) {
+	r.Paths, r.Caches, r.Outbox = Paths{Workdir: r.Paths.Workdir, ReadOnly: true}, nil, ""
+	f := exampleFacts()
+	f.Protected = nil // there is nothing to guard
+	for _, e := range Layout(f, r) {
 		if e.Writable {
 			t.Errorf("read-only, yet %s is writable", e.Target)
 		}
@@ -92,7 +101,7 @@ func TestWorkdirThatGivesAwayTooMuchIsRefused(t *testing.T) {
 	if err := CheckWorkdir(f, true); err != nil {
 		t.Errorf("read-only above the home directory: %v", err)
 	}
-	for _, e := range Layout(f, LayoutRequest{ReadOnly: true}) {
+	for _, e := range Layout(f, LayoutRequest{Paths: Paths{Workdir: f.Workdir, ReadOnly: true}}) {
 		if e.Kind == Bind && Within(f.Home, e.Source) {
 			t.Errorf("read-only above the home directory, yet %s shows", e.Source)
 		}
@@ -138,124 +147,6 @@ func TestToolchainsShowByToolRootWithoutSecrets(t *testing.T) {
 	}
 	if !slices.Equal(secrets, []string{home + "/.cargo/secret"}) {
 		t.Errorf("hidden: %v", secrets)
-	}
-}
-
-func TestGitsOwnCodeIsProtected(t *testing.T) {
-	dir := t.TempDir()
-	for _, d := range []string{".git/hooks", ".git/objects", ".git/modules/a/b/hooks", ".git/modules/a/b/modules/c/objects", ".git/worktrees/w", "sub/dir"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o750); err != nil {
-			t.Fatal(err)
-		}
-	}
-	modules := "[submodule \"s\"]\n\tpath = sub/dir\n\tpath = ../out\n\tpath = /etc\n\tpath = .\n"
-	for f, text := range map[string]string{
-		".git/config": "", ".git/modules/a/b/config": "", ".git/modules/a/b/modules/c/config": "", ".git/worktrees/w/commondir": "",
-		"sub/dir/.git": "", ".gitmodules": modules,
-	} {
-		if err := os.WriteFile(filepath.Join(dir, f), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := readProtected(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []Protected{
-		{".git", true},
-		{".git/hooks", false},
-		{".git/config", false},
-		{".git/modules", true},
-		{".git/modules/a", true},
-		{".git/modules/a/b", true},
-		{".git/modules/a/b/hooks", false},
-		{".git/modules/a/b/config", false},
-		{".git/modules/a/b/modules", true},
-		{".git/modules/a/b/modules/c", true},
-		{".git/modules/a/b/modules/c/config", false},
-		{".git/worktrees", true},
-		{".git/worktrees/w", true},
-		{".git/worktrees/w/commondir", false},
-		{"sub", true},
-		{"sub/dir", true},
-		{"sub/dir/.git", false},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	link := t.TempDir()
-	if err := os.Symlink(dir+"/.git", link+"/.git"); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := readProtected(link); err == nil {
-		t.Errorf("a .git that is a symlink was accepted: %v", got)
-	}
-}
-
-func TestBypass46_NewGitFilesThatRunCodeAreSetAside(t *testing.T) {
-	dir := t.TempDir()
-	mkdir := func(d string) {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o750); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write := func(name string) {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	mkdir(".git/modules/m")
-	write(".git/config")
-	write(".git/modules/m/config")
-	protected, err := readProtected(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := Facts{Workdir: dir, Protected: protected}
-	if got, err := SetAside(f, "r1"); err != nil || got != nil {
-		t.Errorf("nothing new: %v %v", got, err)
-	}
-	mkdir(".git/hooks")
-	mkdir("evil")
-	write(".git/commondir")
-	if err := os.Symlink(filepath.Join(dir, "evil"), filepath.Join(dir, ".git/modules/m/hooks")); err != nil {
-		t.Fatal(err)
-	}
-	got, err := SetAside(f, "r1")
-	if diff := cmp.Diff([]string{".git/hooks", ".git/commondir", ".git/modules/m/hooks"}, got); err != nil || diff != "" {
-		t.Errorf("%v\n%s", err, diff)
-	}
-	for _, p := range got {
-		if _, err := os.Lstat(filepath.Join(dir, p)); err == nil {
-			t.Errorf("%s is still there", p)
-		}
-	}
-}
-
-func TestWorktreeLinkCountsOnlyWithItsLinkBack(t *testing.T) {
-	base := t.TempDir()
-	tree, admin, private := filepath.Join(base, "tree"), filepath.Join(base, "main/.git/worktrees/tree"), filepath.Join(base, "secret/worktrees/x")
-	for _, d := range []string{
-		tree, admin, filepath.Join(base, "main/.git/objects"), filepath.Join(base, "main/.git/refs"), private, filepath.Join(base, "secret/objects"),
-	} {
-		if err := os.MkdirAll(d, 0o750); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write := func(name, text string) {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(tree+"/.git", "gitdir: "+admin+"\n")
-	write(admin+"/gitdir", tree+"/.git\n")
-	write(base+"/main/.git/HEAD", "ref: refs/heads/main\n")
-	if got := readGitDirs(tree); !slices.Equal(got, []string{filepath.Join(base, "main/.git")}) {
-		t.Errorf("a genuine worktree: %v", got)
-	}
-	write(tree+"/.git", "gitdir: "+private+"\n")
-	if got := readGitDirs(tree); got != nil {
-		t.Errorf("a forged link shows %v", got)
 	}
 }
 

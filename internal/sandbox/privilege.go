@@ -60,3 +60,11 @@ func Resolve(p string) string {
 	}
 	return filepath.Join(Resolve(dir), filepath.Base(p))
 }
+
+func linksOf(info fs.FileInfo) uint64 {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 1
+	}
+	return uint64(stat.Nlink) //nolint:unconvert // 32 bits elsewhere
+}

@@ -41,6 +41,7 @@ type Builder struct {
 	idmap     func() (*os.File, error)
 	container *libcontainer.Container
 	made      map[string]bool
+	owned     []string       // targets of memory that is the command's
 	attached  []string       // targets of binds: below them nothing is ours to make
 	private   uint64         // bytes of each private file system; 0: the kernel's default
 	sockets   []unix.Stat_t  // files of the host's sockets in the tree
@@ -244,6 +245,12 @@ func (b *Builder) tmpfs(e Entry) error {
 	if e.Owned && b.mapping != nil {
 		options += fmt.Sprintf(",uid=%d,gid=%d", b.mapping.KUID, b.mapping.KGID)
 	}
+	if e.Owned {
+		b.owned = append(b.owned, e.Target)
+	}
+	if b.foreign(e.Target) {
+		return b.cover(e.Target, options)
+	}
 	return mount("sbx", rootDir+e.Target, "tmpfs", tmpfsOptions, options)
 }
 
@@ -253,6 +260,16 @@ func (b *Builder) size() string {
 		return ""
 	}
 	return fmt.Sprintf(",size=%d", b.private)
+}
+
+// cover puts memory over a directory of a bind, never through a link.
+func (b *Builder) cover(target, options string) error {
+	at, err := openInRoot(target)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(at)
+	return mount("sbx", fmt.Sprintf("/proc/self/fd/%d", at), "tmpfs", tmpfsOptions, options)
 }
 
 func (b *Builder) bind(e Entry) error {
@@ -286,7 +303,7 @@ func (b *Builder) bind(e Entry) error {
 		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
 		attr.Userns_fd = uint64(owner.Fd())
 	}
-	if err := b.place(fd, e.Target, attr); err != nil {
+	if err := b.placeOwned(fd, e, attr); err != nil {
 		return err
 	}
 	b.attached = append(b.attached, e.Target)
@@ -325,6 +342,21 @@ func (b *Builder) prepareTarget(target string, dir bool) error {
 	return writeFile(rootDir+target, nil, 0o444)
 }
 
+// placeOwned is place for files of the caller's. Where a file system cannot show them
+// as the command's, read-only ones show as somebody else's: that gives away less.
+func (b *Builder) placeOwned(fd int, e Entry, attr *unix.MountAttr) error {
+	if attr.Attr_set&unix.MOUNT_ATTR_IDMAP != 0 && !e.Writable {
+		err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr)
+		if err == nil {
+			defer unix.Close(fd)
+			return b.attachBelowRoot(fd, e.Target)
+		}
+		attr.Attr_set &^= unix.MOUNT_ATTR_IDMAP
+		attr.Userns_fd = 0
+	}
+	return b.place(fd, e.Target, attr)
+}
+
 // place changes a detached mount and attaches it, never through a symlink.
 func (b *Builder) place(fd int, target string, attr *unix.MountAttr) error {
 	defer unix.Close(fd)
@@ -338,16 +370,9 @@ func (b *Builder) place(fd int, target string, attr *unix.MountAttr) error {
 }
 
 func (b *Builder) attachBelowRoot(fd int, target string) error {
-	root, err := unix.Open(rootDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	at, err := openInRoot(target)
 	if err != nil {
 		return err
-	}
-	defer unix.Close(root)
-	at, err := unix.Openat2(root, strings.TrimPrefix(target, "/"), &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
-	})
-	if err != nil {
-		return fmt.Errorf("opening the mount point: %w", err)
 	}
 	defer unix.Close(at)
 	if err := unix.MoveMount(fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
@@ -356,12 +381,38 @@ func (b *Builder) attachBelowRoot(fd int, target string) error {
 	return nil
 }
 
-// mask hides an existing file or directory.
+// openInRoot opens a path of the tree without following any link.
+func openInRoot(target string) (int, error) {
+	root, err := unix.Open(rootDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(root)
+	at, err := unix.Openat2(root, strings.TrimPrefix(target, "/"), &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	})
+	if err != nil {
+		return -1, fmt.Errorf("opening the mount point: %w", err)
+	}
+	return at, nil
+}
+
+// mask hides a file or directory. What does not show needs no hiding.
 func (b *Builder) mask(e Entry) error {
-	source := emptyFile
-	if info, err := os.Lstat(rootDir + e.Target); err != nil {
+	at, err := openInRoot(e.Target)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
 		return err
-	} else if info.IsDir() {
+	}
+	defer unix.Close(at)
+	var stat unix.Stat_t
+	if err := unix.Fstat(at, &stat); err != nil {
+		return err
+	}
+	source := emptyFile
+	if stat.Mode&unix.S_IFMT == unix.S_IFDIR {
 		source = emptyDir
 	}
 	fd, err := openTree(source)
@@ -385,6 +436,9 @@ func (b *Builder) mkdirAll(dir string) error {
 		return fmt.Errorf("making the mount point %s: %w", dir, err)
 	}
 	b.made[dir] = true
+	if b.mapping != nil && slices.ContainsFunc(b.owned, func(o string) bool { return Within(dir, o) && dir != o }) {
+		return unix.Lchown(rootDir+dir, int(b.mapping.KUID), int(b.mapping.KGID))
+	}
 	return nil
 }
 
