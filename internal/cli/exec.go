@@ -34,7 +34,7 @@ const exitDenied = 123
 type execOptions struct {
 	selection
 	dir          string
-	readOnly     bool
+	paths        wishes
 	timeout      time.Duration
 	limits       limitFlags
 	grace        time.Duration
@@ -93,7 +93,7 @@ func (o *execOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.StringVarP(&o.dir, "directory", "C", "", "run in this `directory`")
-	f.BoolVar(&o.readOnly, "ro", false, "the working directory is read-only")
+	o.paths.addTo(f)
 	f.DurationVar(&o.timeout, "timeout", 0, "end the command after this `duration` (default: none)")
 	o.limits.addTo(f)
 	f.DurationVar(&o.grace, "grace", 0, "time between SIGTERM and SIGKILL (default: operator configuration, else 5s)")
@@ -120,6 +120,9 @@ func (o *execOptions) addFlags(cmd *cobra.Command) {
 }
 
 func (o *execOptions) run(ctx context.Context, e *environment, argv []string) error {
+	if err := o.paths.check(argv); err != nil {
+		return err
+	}
 	c, err := e.loadConfig()
 	if err != nil {
 		return err
@@ -139,8 +142,10 @@ func (o *execOptions) run(ctx context.Context, e *environment, argv []string) er
 		f.OnDenial, f.OnLimits = e.say.DenialLine, e.unheldLines
 	}
 	f.OnSwept = func(swept []event.Swept) { e.sweptLines(swept) }
-	f.OnSetAside = func(paths []string) {
-		e.say.Line("the command made " + strings.Join(paths, ", ") + ", which git would have obeyed: renamed to sbx-set-aside-* beside it")
+	f.OnSetAside = func(a event.Aside, archive string) {
+		for _, line := range asideLines(a, sandbox.Resolve(f.Workdir), archive) {
+			e.say.Line(line)
+		}
 	}
 	f.OnSecrets = func(r *secret.Redactor) { o.mask = r; e.say.Mask(r.Text) }
 	if f.Position != proxy.Enforce {
@@ -173,7 +178,7 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 	}
 	f := fence.Options{
 		Position: position,
-		Self:     e.build.Self, Argv: argv, Workdir: dir, ReadOnly: o.readOnly, Env: e.env,
+		Self:     e.build.Self, Argv: argv, Workdir: dir, Paths: o.paths.list, Env: e.env,
 		Extra: slices.Concat(c.EnvAllow.V, o.env), Timeout: o.timeout, Grace: o.grace, NoTTY: o.noTTY, NoCache: o.noCache,
 		WaitChildren: o.waitChildren, RawTerminal: o.rawTerminal,
 		StateDir: state, Config: []string{config.SystemFile, config.UserFile(e.getenv)}, Consumer: o.who(), Version: e.build.Version,
@@ -356,6 +361,9 @@ func (e *environment) sweptLines(swept []event.Swept) {
 		line := fmt.Sprintf("swept run %s, whose sbx was killed: %s", s.Run, orNothing(s))
 		if s.Freed != "" && s.Detail != "" {
 			line += "; freed " + s.Freed
+		}
+		if len(s.SetAside) > 0 {
+			line += "; set aside in its directory: " + named(s.SetAside, "")
 		}
 		e.say.Line(line)
 	}

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -192,32 +191,6 @@ func TestBypass47_ExchangedModulesLeadNowhere(t *testing.T) {
 		}
 		says(t, stdout.String(), "\nswapped\n")
 		same(t, before, tree(t, home+"/victim"))
-	})
-}
-
-// New git files are set aside, and both the caller and the receipt learn it.
-func TestBypass46_NewGitFilesAreSetAsideAndReported(t *testing.T) {
-	lab := sbxtest.NewLab(t)
-	everyone(t, func(t *testing.T, who sbxtest.User) {
-		succeeded(t, outside(t, lab, who, "git init -q . && rm -rf .git/hooks"))
-		got := shell(t, lab, who, "mkdir -p .git/hooks && echo EVIL >.git/hooks/pre-commit; echo EVIL >.git/commondir; echo EVIL >.git/config.worktree")
-		succeeded(t, got)
-		says(t, got.Stderr, ".git/hooks", ".git/commondir", ".git/config.worktree", "sbx-set-aside-")
-		if list := fmt.Sprint(got.Receipt(t)["set_aside"]); list != "[.git/hooks .git/config.worktree .git/commondir]" {
-			t.Errorf("the receipt has %s", list)
-		}
-		for _, name := range []string{"hooks", "commondir", "config.worktree"} {
-			dir := filepath.Join(lab.Project(who), ".git")
-			if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-				t.Errorf("%s is still there", name)
-			}
-			if _, err := os.Lstat(filepath.Join(dir, "sbx-set-aside-"+filepath.Base(got.RunDir)+"-"+name)); err != nil {
-				t.Error(err)
-			}
-		}
-		if next := run(t, lab, who, "--", "true"); next.Stderr != "" || fmt.Sprint(next.Receipt(t)["set_aside"]) != "[]" {
-			t.Errorf("the next run said %q, and its receipt %v", next.Stderr, next.Receipt(t)["set_aside"])
-		}
 	})
 }
 

@@ -54,7 +54,7 @@ func revoked(t *testing.T, r event.Receipt) {
 			t.Errorf("step %+v is not ok", step)
 		}
 	}
-	if got := strings.Join(order, " "); got != "command floor-list grant stale-revoke ensure prove-floor apply-grant run kill set-aside revoke" {
+	if got := strings.Join(order, " "); got != "command floor-list grant stale-revoke ensure prove-floor apply-grant run kill set-aside collect revoke" {
 		t.Errorf("the steps were: %s", got)
 	}
 	for _, a := range r.Applied {

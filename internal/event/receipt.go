@@ -49,6 +49,61 @@ type Receipt struct {
 	Aside
 }
 
+// Aside is what became of what the command had put where programs outside would run
+// or obey it. Paths are absolute.
+type Aside struct {
+	SetAside []string  `json:"set_aside"` // moved into set-aside.tar of the run's directory
+	Renamed  []Renamed `json:"renamed"`   // what that could not take
+	Cleaned  []Cleaned `json:"cleaned"`   // configurations of new repositories
+	Replaced []string  `json:"replaced"`  // guarded files that somebody outside changed meanwhile
+}
+
+// Renamed is what was renamed where it lay.
+type Renamed struct {
+	Path string `json:"path"`
+	To   string `json:"to"`
+}
+
+// Cleaned is a git configuration from which settings were taken; set-aside.tar has it
+// as it was.
+type Cleaned struct {
+	Path     string   `json:"path"`
+	Settings []string `json:"settings"`
+}
+
+// AsidePaths lists all that was set aside in one way or another.
+func (a Aside) AsidePaths() []string {
+	out := append([]string{}, a.SetAside...)
+	for _, r := range a.Renamed {
+		out = append(out, r.Path)
+	}
+	for _, c := range a.Cleaned {
+		out = append(out, c.Path)
+	}
+	return out
+}
+
+// Shown is a path of the host that shows inside, or is hidden.
+type Shown struct {
+	Path   string `json:"path"`
+	Access string `json:"access"` // read-only, writable, hidden
+	Why    string `json:"why"`    // "asked for", "repository"
+}
+
+// Collected is what was taken over into files/ of the run's directory.
+type Collected struct {
+	Files   int       `json:"files"`
+	Bytes   int64     `json:"bytes"`
+	Skipped []Skipped `json:"skipped"` // the first hundred
+	Left    int       `json:"left"`    // how many were skipped besides
+}
+
+// Skipped is what was not taken over, and why.
+type Skipped struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
+}
+
 // Input is a vetted value that a profile was given in this run.
 type Input struct {
 	Profile string `json:"profile"`

@@ -3,7 +3,6 @@ package fence
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os/signal"
 	"time"
 
@@ -12,14 +11,13 @@ import (
 	"github.com/fractalboxdev/sbx/internal/admission"
 	"github.com/fractalboxdev/sbx/internal/class"
 	"github.com/fractalboxdev/sbx/internal/event"
-	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/store"
 )
 
 // beginStore has the store opened while the grant is derived. One that lies where the
 // command could write is refused before a byte of it is read.
 func (f *fence) beginStore() error {
-	if err := f.checkStateDir(sandbox.Resolve(f.o.Workdir)); err != nil {
+	if err := f.checkStateDir(); err != nil {
 		return err
 	}
 	if f.o.Store == nil {
@@ -106,15 +104,4 @@ func (f *fence) release(ctx context.Context) {
 		f.tidy.Stop()
 	}
 	f.check("lease released", f.admission.Release(ctx))
-}
-
-// checkStateDir refuses a state directory that the command could write.
-func (f *fence) checkStateDir(workdir string) error {
-	if f.o.ReadOnly || !sandbox.Within(sandbox.Resolve(f.o.StateDir), workdir) {
-		return nil
-	}
-	return &sandbox.Refusal{
-		What: fmt.Sprintf("the state directory %s lies in the working directory %s: the command could rewrite its own records", f.o.StateDir, workdir),
-		Next: "set state_dir in the operator configuration, or XDG_STATE_HOME, to a directory outside",
-	}
 }

@@ -25,12 +25,6 @@ func (f *fence) caches(facts sandbox.Facts) ([]sandbox.Cache, error) {
 			Next: "set one of them, or use --no-cache",
 		}
 	}
-	if !f.o.ReadOnly && sandbox.Within(sandbox.Resolve(base), facts.Workdir) {
-		return nil, &sandbox.Refusal{
-			What: fmt.Sprintf("the cache directory %s lies in the working directory", base),
-			Next: "use --no-cache, or set XDG_CACHE_HOME to a directory outside",
-		}
-	}
 	project := sha256.Sum256([]byte(facts.Workdir))
 	var out []sandbox.Cache
 	for _, c := range f.derived.Grant.Caches() {

@@ -78,10 +78,8 @@ func (f *fence) watchInit(m message) error {
 // apply swaps the floor for the grant, once, and lets the command start.
 func (f *fence) apply(ctx context.Context) error {
 	f.streams.Start(f.run.Output())
-	if f.bits != nil {
-		if _, err := f.bits(); err != nil {
-			return err
-		}
+	if _, err := f.ready(); err != nil {
+		return err
 	}
 	if f.roots != nil {
 		roots, err := f.roots()
@@ -148,7 +146,7 @@ func (f *fence) applied() []event.Measure {
 		{Name: "unix sockets", Applied: true, Detail: "connected by sbx, to those made inside"},
 		{Name: "core dumps", Applied: true, Detail: "limit 0"},
 	}
-	return append(measures, f.limitMeasures()...)
+	return append(append(measures, f.guardMeasure()), f.limitMeasures()...)
 }
 
 func seccompDetail(userNamespaces bool) string {

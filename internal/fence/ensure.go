@@ -144,16 +144,15 @@ func (f *fence) plan() error {
 			return err
 		}
 	}
+	if err := f.makeOutbox(who); err != nil {
+		return err
+	}
 	f.spec, f.facts = f.describe(facts, who, caches), facts
 	f.boundSpec(&f.spec)
 	if err := f.checkExposed(); err != nil {
 		return err
 	}
-	if who.mapping != nil && !f.o.ReadOnly {
-		f.bits = async(func() (struct{}, error) {
-			return struct{}{}, sandbox.CheckPrivilegeBits(facts.Workdir, who.mapping.FileUID)
-		})
-	}
+	f.ready = async(func() (struct{}, error) { return struct{}{}, f.guard(who) })
 	return f.openStreams(who)
 }
 
@@ -163,16 +162,22 @@ func (f *fence) look() (sandbox.Facts, identity, error) {
 	if !ok || !path.IsAbs(home) {
 		home = "/nonexistent"
 	}
+	if f.pathsErr != nil {
+		return sandbox.Facts{}, identity{}, f.pathsErr
+	}
 	request := sandbox.FactsRequest{Home: home, Path: f.searchPath(), Workdir: f.o.Workdir}
 	if u, err := user.LookupId(strconv.Itoa(f.o.Self.UID)); err == nil {
 		request.Account = u.HomeDir
 	}
 	facts, err := sandbox.ReadFacts(request)
 	if err == nil {
-		err = sandbox.CheckWorkdir(facts, f.o.ReadOnly)
+		err = sandbox.CheckPaths(facts, f.paths)
 	}
 	if err == nil {
-		err = f.checkOwnPaths(facts)
+		err = f.checkOwnPaths()
+	}
+	if err == nil {
+		err = f.takeSurvey(&facts)
 	}
 	if err == nil {
 		err = f.checkSockets()
@@ -194,39 +199,11 @@ func (f *fence) describe(facts sandbox.Facts, who identity, caches []sandbox.Cac
 	return sandbox.Spec{
 		Run: f.id, UID: who.uid, GID: who.gid, Mapping: who.mapping,
 		Tree: sandbox.Layout(facts, sandbox.LayoutRequest{
-			UID: who.uid, GID: who.gid, User: who.name, Shell: who.shell, Hostname: sandbox.Hostname, ReadOnly: f.o.ReadOnly,
-			Resolver: netns.AddressV4.String(), Bundle: bundlePath, Caches: caches, Sockets: f.socketPaths(), Hidden: f.hidden(), Files: f.derived.Files,
+			UID: who.uid, GID: who.gid, User: who.name, Shell: who.shell, Hostname: sandbox.Hostname, Paths: f.paths,
+			Resolver: netns.AddressV4.String(), Bundle: bundlePath, Caches: caches, Outbox: f.outbox, Sockets: f.socketPaths(), Hidden: f.hidden(), Files: f.derived.Files,
 		}),
 		Workdir: sandbox.Workdir(facts), Argv: f.o.Argv, Env: f.environment(facts, who), WaitChildren: f.o.WaitChildren,
 	}
-}
-
-// checkOwnPaths refuses to let the command write its own records, or the
-// configuration that sbx obeys.
-func (f *fence) checkOwnPaths(facts sandbox.Facts) error {
-	if f.o.ReadOnly {
-		return nil
-	}
-	if err := f.checkStateDir(facts.Workdir); err != nil {
-		return err
-	}
-	for _, file := range f.o.Config {
-		if file != "" && sandbox.Within(sandbox.Resolve(file), facts.Workdir) {
-			return &sandbox.Refusal{
-				What: fmt.Sprintf("the configuration %s lies in the working directory %s: the command could write what sbx obeys", file, facts.Workdir),
-				Next: "start sbx in another directory, or use --ro",
-			}
-		}
-	}
-	return nil
-}
-
-// hidden are directories of the supervisor that must not show inside.
-func (f *fence) hidden() []string {
-	if f.target == nil {
-		return nil
-	}
-	return []string{f.target.Path()}
 }
 
 // identity is who the command is, inside and on the host.
@@ -288,6 +265,7 @@ func (f *fence) environment(facts sandbox.Facts, who identity) []string {
 			set[h.Placeholder] = h.placeholder
 		}
 	}
+	set["SBX_ARTIFACTS"] = sandbox.OutboxPath
 	for _, v := range trust.Env(bundlePath, caPath) {
 		set[v.Name] = v.Value
 	}
@@ -315,7 +293,7 @@ func proxyVariables() map[string]string {
 // writableInside reports whether a sandbox may have written a path of the host's.
 func (f *fence) writableInside(p string) bool {
 	caches, ok := CacheDirectory(f.o.Env)
-	return sandbox.Within(p, f.spec.Workdir) || ok && sandbox.Within(p, caches)
+	return f.paths.Writable(p) || sandbox.Within(p, f.spec.Workdir) || ok && sandbox.Within(p, caches)
 }
 
 func (f *fence) openStreams(who identity) error {

@@ -19,6 +19,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/cgroup"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/handshake"
+	"github.com/fractalboxdev/sbx/internal/project"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/secret"
 	"github.com/fractalboxdev/sbx/internal/stdio"
@@ -40,6 +41,7 @@ const (
 	stepRun      = "run"
 	stepKill     = "kill"
 	stepSetAside = "set-aside"
+	stepCollect  = "collect"
 	stepRevoke   = "revoke"
 )
 
@@ -61,9 +63,15 @@ type fence struct {
 	reaped  chan struct{} // closed when the runner is collected
 	signals chan os.Signal
 	roots   func() (*x509.CertPool, error)
-	bits    func() (struct{}, error) // the search for set-user-id files, as root only
+	ready   func() (struct{}, error) // what has to be done before the command starts
 	init    *process                 // the sandbox's PID 1, as soon as there is one
 	limits  limits
+
+	paths    sandbox.Paths
+	pathsErr error
+	searched func() (project.Survey, error)
+	survey   project.Survey
+	outbox   string // of the host, for what the command leaves as artifacts
 
 	landlock   int // its ABI; 0 with noLandlock for the reason
 	noLandlock error
@@ -88,6 +96,7 @@ func Run(ctx context.Context, o Options) Outcome {
 	}
 	f.receipt.Result.Exit = ExitRefused
 	defer f.catchSignals()()
+	f.beginSurvey()
 	err := f.pass(ctx)
 	defer f.awaitRunner()
 	return f.finish(err)
@@ -174,6 +183,9 @@ func (f *fence) refusal(step string, err error) error {
 	if s, ok := errors.AsType[*sandbox.Refusal](err); ok {
 		r.Kind, r.Code, r.Next = event.RefusedRecipe, "bad-workdir", s.Next
 	}
+	if p, ok := errors.AsType[*project.Refusal](err); ok {
+		r.Kind, r.Code, r.Next = event.RefusedRecipe, "bad-workdir", p.Next
+	}
 	if s, ok := errors.AsType[*stdio.Refused](err); ok {
 		r.Kind, r.Code, r.Next = event.RefusedRecipe, "bad-stdio", "redirect "+s.FD+" from a file, a pipe or /dev/null"
 	}
@@ -257,7 +269,7 @@ func (f *fence) derive(ctx context.Context) error {
 
 // sweep resets what dead runs left behind before anything new exists.
 func (f *fence) sweep(ctx context.Context) error {
-	swept, err := artifact.Sweep(f.o.StateDir)
+	swept, err := artifact.Sweep(f.o.StateDir, lookAfter)
 	for i := range swept {
 		sweepGroups(ctx, &swept[i])
 	}

@@ -42,7 +42,7 @@ func Kill(ctx context.Context, stateDir string, run artifact.Living, force bool)
 	if !force {
 		return nil, nil
 	}
-	return artifact.Sweep(stateDir)
+	return artifact.Sweep(stateDir, lookAfter)
 }
 
 func openSupervisor(stateDir string, run artifact.Living) (*process, error) {

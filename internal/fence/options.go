@@ -27,16 +27,16 @@ type Derived struct {
 
 // Options are everything that one pass through the fence is told.
 type Options struct {
-	Self     stage.Self
-	Argv     []string
-	Workdir  string // absolute
-	ReadOnly bool
-	Env      []string      // of the caller
-	Extra    []string      // --env KEY or KEY=VALUE
-	Timeout  time.Duration // unless Limits has a time
-	Grace    time.Duration
-	NoTTY    bool
-	NoCache  bool
+	Self    stage.Self
+	Argv    []string
+	Workdir string         // absolute
+	Paths   []sandbox.Wish // what --ro, --rw and --hide name
+	Env     []string       // of the caller
+	Extra   []string       // --env KEY or KEY=VALUE
+	Timeout time.Duration  // unless Limits has a time
+	Grace   time.Duration
+	NoTTY   bool
+	NoCache bool
 
 	WaitChildren bool // the run lasts until the last process inside has ended
 	RawTerminal  bool // what the command writes reaches the terminal unfiltered
@@ -71,8 +71,9 @@ type Options struct {
 	OnSwept func([]event.Swept)
 	// OnLimits is told how the limits of the run are held, before it starts.
 	OnLimits func([]event.Limit)
-	// OnSetAside is told which new git files were renamed, since git would have run them.
-	OnSetAside func([]string)
+	// OnSetAside is told what the command had put where programs outside would run or
+	// obey it, and the file that has it now.
+	OnSetAside func(event.Aside, string)
 	// OnSecrets is given what masks the run's secrets, before anything runs: whatever
 	// the caller prints of the run goes through it.
 	OnSecrets func(*secret.Redactor)
@@ -116,6 +117,8 @@ type Preview struct {
 // DryRun computes what Run would set up, and sets up nothing.
 func DryRun(ctx context.Context, o Options) (Preview, error) {
 	f := &fence{o: o, id: "dry-run"}
+	f.beginSurvey()
+	defer func() { f.survey.Close() }()
 	d, err := o.Derive(ctx)
 	if err != nil {
 		return Preview{}, err

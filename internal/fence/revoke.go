@@ -26,9 +26,11 @@ func (f *fence) revoke() {
 	ctx, cancel := context.WithTimeout(context.Background(), teardownLimit)
 	defer cancel()
 	f.timed(stepKill, func() error { return f.kill(ctx) })
-	if f.init != nil && !f.o.ReadOnly {
+	if f.init != nil {
 		f.timed(stepSetAside, f.setAside)
+		f.timed(stepCollect, f.collect)
 	}
+	f.survey.Close()
 	f.timed(stepRevoke, func() error { return f.floor(ctx) })
 }
 
@@ -82,15 +84,6 @@ func (f *fence) endRunner() error {
 		return fmt.Errorf("killing the runner: %w", err)
 	}
 	return nil
-}
-
-// setAside looks for what the command left for the caller's own git to run.
-func (f *fence) setAside() (err error) {
-	f.receipt.SetAside, err = sandbox.SetAside(f.facts, f.id)
-	if len(f.receipt.SetAside) > 0 && f.o.OnSetAside != nil {
-		f.o.OnSetAside(f.receipt.SetAside)
-	}
-	return err
 }
 
 // floor takes the grant back and looks at what is left of it.

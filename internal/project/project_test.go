@@ -184,6 +184,16 @@ func TestBypass47_SubmodulesAndWorktreesAreGuarded(t *testing.T) {
 	same(t, nil, m.after("git -C tree commit -q --allow-empty -m y; git commit -q --allow-empty -m y; git -C deps/lib status"))
 }
 
+func TestWhatTheCallerGaveUpIsNotGuarded(t *testing.T) {
+	m := makeProject(t, "git init -q .; rm -r .git/hooks; git config core.hooksPath ci; mkdir -p ci .vscode .idea pkg/.vscode .github/workflows locked/.vscode")
+	same(t, []string{".git pin", ".git/config", ".idea", "pkg/.vscode"}, m.mounts(func(r *Request) {
+		for _, p := range []string{"ci", ".vscode/settings.json", "pkg", ".github/workflows/x.yml"} {
+			r.Lifted = append(r.Lifted, m.root+"/"+p)
+		}
+		r.Locked = []string{m.root + "/locked"}
+	}))
+}
+
 func TestHooksPathIsGuarded(t *testing.T) {
 	m := makeProject(t, "git init -q .; rm -r .git/hooks; git config core.hooksPath ci/hooks; mkdir -p ci/hooks; touch ci/hooks/pre-commit")
 	same(t, []string{".git pin", ".git/config", "ci/hooks"}, m.mounts())

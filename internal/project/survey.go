@@ -143,10 +143,12 @@ type survey struct {
 	tree  *Tree
 	seen  map[string]bool
 	users string // core.hooksPath of the caller's own git configuration
+
+	lifted []string
 }
 
 func lookAt(root string, r Request) (Tree, error) {
-	t := Tree{Root: root, Skipped: below(root, append(slices.Clone(r.Locked), r.Lifted...))}
+	t := Tree{Root: root, Skipped: append(below(root, r.Locked), guardedPrefixes(below(root, r.Lifted))...)}
 	dir, err := openRoot(root)
 	if err != nil {
 		return t, err
@@ -160,7 +162,7 @@ func lookAt(root string, r Request) (Tree, error) {
 		return t, err
 	}
 	t.Closed, t.Whole, t.Dirs = s.closed, s.whole, s.dirs
-	v := survey{root: dir, tree: &t, seen: map[string]bool{}, users: usersHooks(r)}
+	v := survey{root: dir, tree: &t, seen: map[string]bool{}, users: usersHooks(r), lifted: below(root, r.Lifted)}
 	for _, f := range s.finds {
 		if err := v.take(f); err != nil {
 			return t, err
@@ -175,6 +177,26 @@ func below(root string, paths []string) (out []string) {
 	for _, p := range paths {
 		if rest, ok := strings.CutPrefix(p, root+"/"); ok {
 			out = append(out, rest)
+		}
+	}
+	return out
+}
+
+// guardedPrefixes are the guarded directories or files that lie in, or around, paths
+// that the caller gave up by name. Naming an ordinary directory gives up nothing in it.
+func guardedPrefixes(paths []string) (out []string) {
+	for _, p := range paths {
+		for i := range len(p) + 1 {
+			if i < len(p) && p[i] != '/' {
+				continue
+			}
+			switch guard.Of([]byte(path.Base(p[:i]))) {
+			case guard.Whole, guard.Parts, guard.Children, guard.CI, guard.CIParts:
+				out = append(out, p[:i])
+			default:
+				continue
+			}
+			break
 		}
 	}
 	return out
@@ -341,7 +363,7 @@ func (v *survey) hooksPath(dir string) error {
 		}
 		p = rest
 	}
-	if !filepath.IsLocal(p) || p == "." || underChildren(p) {
+	if !filepath.IsLocal(p) || p == "." || underChildren(p) || slices.Contains(v.lifted, p) {
 		return nil // outside; or husky's, whose entries are guarded one by one
 	}
 	if _, err := v.identify(p); err == nil {

@@ -1,0 +1,229 @@
+package fence
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/fractalboxdev/sbx/internal/artifact"
+	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/project"
+	"github.com/fractalboxdev/sbx/internal/sandbox"
+)
+
+// beginSurvey looks up the paths that were named and starts the search of what will be
+// writable: in a large project it takes as long as the rest of the start.
+func (f *fence) beginSurvey() {
+	f.paths, f.pathsErr = sandbox.ResolvePaths(f.o.Workdir, f.o.Paths)
+	if f.pathsErr != nil {
+		return
+	}
+	home, _ := lookup(f.o.Env, "HOME")
+	xdg, _ := lookup(f.o.Env, "XDG_CONFIG_HOME")
+	request := project.Request{Roots: f.paths.Roots(), Locked: f.paths.Locked(), Lifted: f.paths.Lifted(), Home: home, XDG: xdg}
+	f.searched = async(func() (project.Survey, error) { return project.Look(request) })
+}
+
+// takeSurvey waits for the search and adds what it found to the facts. It comes after
+// the checks: a directory that is refused was searched for nothing.
+func (f *fence) takeSurvey(facts *sandbox.Facts) (err error) {
+	f.survey, err = f.searched()
+	if err != nil {
+		return err
+	}
+	for _, m := range f.survey.Mounts() {
+		facts.Protected = append(facts.Protected, sandbox.Protected{Path: m.Path, Pin: m.Pin, Private: m.Private})
+	}
+	for _, s := range f.paths.Shown {
+		f.receipt.Shown = append(f.receipt.Shown, event.Shown{Path: s.Real, Access: string(s.Access), Why: "asked for"})
+	}
+	for _, p := range append([]string{facts.Repository.Top}, facts.Repository.GitDirs...) {
+		if p != "" {
+			f.receipt.Shown = append(f.receipt.Shown, event.Shown{Path: p, Access: string(sandbox.ReadOnly), Why: "repository"})
+		}
+	}
+	return nil
+}
+
+// guard does what has to be done before the command starts, beside the rest: it
+// searches for files by which the command could become root, and writes down what is
+// guarded, for a later run to look after this one.
+func (f *fence) guard(who identity) error {
+	if who.mapping != nil {
+		for _, root := range f.paths.Roots() {
+			if err := sandbox.CheckPrivilegeBits(root, who.mapping.FileUID); err != nil {
+				return err
+			}
+		}
+	}
+	if len(f.survey.Trees) == 0 {
+		return nil
+	}
+	return f.run.Keep(artifact.GuardedFile, f.survey.Encode())
+}
+
+func (f *fence) guardMeasure() event.Measure {
+	whole, dirs := f.survey.Complete()
+	m := event.Measure{Name: "files that programs outside obey", Applied: whole, Detail: fmt.Sprintf("read-only; %d directories were searched for them", dirs)}
+	if !whole {
+		m.Detail += ", which is the bound: what lies deeper is only looked at afterwards"
+	}
+	return m
+}
+
+// ownPath is something of sbx's own that the command must not write.
+type ownPath struct{ what, path, why, next string }
+
+func (f *fence) ownPaths() []ownPath {
+	own := []ownPath{{
+		"the state directory", f.o.StateDir, "the command could rewrite its own records",
+		"start sbx in a project directory, use --ro, or set state_dir in the operator configuration, or XDG_STATE_HOME, to a directory outside",
+	}}
+	for _, file := range f.o.Config {
+		own = append(own, ownPath{"the configuration", file, "the command could write what sbx obeys", "start sbx in another directory, or use --ro"})
+	}
+	used := !f.o.NoCache && len(f.derived.Grant.Caches()) > 0
+	// A project may have its own unused cache directory, as some CI services set it.
+	if caches, ok := CacheDirectory(f.o.Env); ok && (used || !sandbox.Within(sandbox.Resolve(caches), f.paths.Workdir)) {
+		own = append(own, ownPath{"the cache directory", caches, "what it kept for other projects could be changed", "use --no-cache, or set XDG_CACHE_HOME to a directory outside"})
+	}
+	return own
+}
+
+// checkOwnPaths refuses to let the command write sbx's own files, or read its records.
+func (f *fence) checkOwnPaths() error {
+	for _, o := range f.ownPaths() {
+		if err := f.checkOwn(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fence) checkOwn(o ownPath) error {
+	if o.path == "" {
+		return nil
+	}
+	real := sandbox.Resolve(o.path)
+	if f.paths.Writable(real) {
+		return &sandbox.Refusal{What: fmt.Sprintf("%s %s lies in a directory that would be writable: %s", o.what, o.path, o.why), Next: o.next}
+	}
+	for _, p := range append([]string{f.paths.Workdir}, f.shown()...) {
+		if sandbox.Within(p, real) {
+			return &sandbox.Refusal{What: fmt.Sprintf("%s lies in %s %s", p, o.what, o.path), Next: "name, or start sbx in, a directory outside"}
+		}
+	}
+	return nil
+}
+
+// checkStateDir refuses a state directory that the command could write.
+func (f *fence) checkStateDir() error {
+	if f.pathsErr != nil {
+		return f.pathsErr
+	}
+	return f.checkOwn(f.ownPaths()[0])
+}
+
+func (f *fence) shown() (out []string) {
+	for _, s := range f.paths.Shown {
+		if s.Access != sandbox.Hidden {
+			out = append(out, s.Real)
+		}
+	}
+	return out
+}
+
+// hidden are sbx's own directories and files. They are masked where they would show.
+func (f *fence) hidden() (out []string) {
+	add := func(p string) {
+		if _, err := os.Lstat(p); err == nil && !slices.Contains(out, p) && f.mayShow(p) {
+			out = append(out, p)
+		}
+	}
+	for _, o := range f.ownPaths() {
+		if o.path != "" {
+			add(sandbox.Resolve(o.path))
+		}
+	}
+	if f.target != nil {
+		add(sandbox.Resolve(f.target.Path()))
+	}
+	return out
+}
+
+// mayShow reports whether a path lies in something that was asked for, or in the
+// repository around.
+func (f *fence) mayShow(p string) bool {
+	for _, s := range f.receipt.Shown {
+		if s.Access != string(sandbox.Hidden) && sandbox.Within(p, s.Path) {
+			return true
+		}
+	}
+	return sandbox.Within(p, f.paths.Workdir)
+}
+
+// makeOutbox makes the directory that the command finds as $SBX_ARTIFACTS. It is the
+// command's own: root gives it away.
+func (f *fence) makeOutbox(who identity) error {
+	dir, err := f.run.Scratch()
+	if err != nil {
+		return err
+	}
+	if who.mapping != nil {
+		if err := os.Lchown(dir, int(who.mapping.KUID), int(who.mapping.KGID)); err != nil {
+			return fmt.Errorf("giving the artifacts' directory to the command: %w", err)
+		}
+	}
+	if f.outbox, err = filepath.EvalSymlinks(dir); err != nil {
+		return fmt.Errorf("finding the artifacts' directory: %w", err)
+	}
+	return nil
+}
+
+// setAside looks for what the command left for programs outside to run or obey.
+func (f *fence) setAside() error {
+	archive := &project.Archive{Open: f.run.Aside, Mask: f.redactor.Bytes}
+	result, err := closing(f.survey, f.id, f.receipt, archive)
+	f.receipt.Aside = result
+	if (len(result.AsidePaths()) > 0 || len(result.Replaced) > 0) && f.o.OnSetAside != nil {
+		f.o.OnSetAside(result, filepath.Join(f.run.Dir(), artifact.AsideFile))
+	}
+	return err
+}
+
+// lookAfter does the same for a run whose supervisor died.
+func lookAfter(d artifact.Dead) (event.Aside, error) {
+	survey, err := project.Decode(d.Guarded)
+	if err != nil {
+		return event.Aside{}, err
+	}
+	lost := survey.Reopen()
+	defer survey.Close()
+	result, err := closing(survey, d.Run, event.Receipt{StartedAt: d.StartedAt}, &project.Archive{Open: d.Aside})
+	if err == nil && len(lost) > 0 {
+		err = fmt.Errorf("%q is not there any more", lost)
+	}
+	return result, err
+}
+
+func closing(s project.Survey, run string, receipt event.Receipt, archive *project.Archive) (out event.Aside, err error) {
+	result, err := s.SetAside(run, receipt.StartedAt, archive)
+	out = event.Aside{SetAside: result.Moved, Replaced: result.Replaced}
+	for _, r := range result.Renamed {
+		out.Renamed = append(out.Renamed, event.Renamed{Path: r.Path, To: r.To})
+	}
+	for _, c := range result.Cleaned {
+		out.Cleaned = append(out.Cleaned, event.Cleaned{Path: c.Path, Settings: c.Settings})
+	}
+	if closed := archive.Close(); err == nil {
+		err = closed
+	}
+	return out, err
+}
+
+// collect takes over what the command left in $SBX_ARTIFACTS.
+func (f *fence) collect() (err error) {
+	f.receipt.Collected, err = f.run.Collect()
+	return err
+}
