@@ -40,6 +40,7 @@ var table = map[string]place{
 	"grant":    {value, []string{"class", "egress"}},
 	"profile":  {value, []string{"class", "egress", "grant", "sbx"}},
 	"report":   {value, []string{"egress", "event", "grant"}},
+	"rollout":  {value, []string{"class"}},
 	"verdict":  {value, nil},
 
 	"artifact":       {adapter, []string{"egress", "guard", "event", "report", "secret"}},
@@ -64,7 +65,7 @@ var table = map[string]place{
 	"serve":          {adapter, nil},
 	"sshsig":         {adapter, nil},
 	"stdio":          {adapter, nil},
-	"store":          {adapter, []string{"event", "floor", "grant", "report", "secret", "ticket", "verdict"}},
+	"store":          {adapter, []string{"event", "floor", "grant", "report", "rollout", "secret", "ticket", "verdict"}},
 	"term":           {adapter, []string{"egress", "event", "grant", "report"}},
 	"trust":          {adapter, nil},
 	"upstream":       {adapter, []string{"egress"}},

@@ -37,6 +37,7 @@ func migrations() []migration {
 		{name: "tickets", sql: ticketsSchema},
 		{name: "verdicts", sql: verdictsSchema},
 		{name: "profiles", sql: profilesSchema, more: importApprovals},
+		{name: "rollouts", sql: rolloutsSchema},
 	}
 }
 
