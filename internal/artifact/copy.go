@@ -149,6 +149,24 @@ func (r *Run) CopyTo(t *Target) error {
 	return t.Verify()
 }
 
+// CopyEarlier copies the files of a run that has ended.
+func CopyEarlier(stateDir, id string, t *Target) error {
+	if !ValidID(id) {
+		return fmt.Errorf("copying the records of run %q: not a run id", id)
+	}
+	state, err := openState(stateDir, false)
+	if err != nil {
+		return fmt.Errorf("copying the records of run %s: %w", id, err)
+	}
+	defer state.Close()
+	r := &Run{}
+	if r.root, err = state.OpenRoot(filepath.Join(runsDir, id)); err != nil {
+		return fmt.Errorf("copying the records of run %s: %w", id, err)
+	}
+	defer r.root.Close()
+	return r.CopyTo(t)
+}
+
 // copyFile copies a file of the run's directory, by its path there.
 func (r *Run) copyFile(t *Target, from, name string) error {
 	src, err := r.root.Open(from)

@@ -27,6 +27,7 @@ func (r *Run) Finish(receipt event.Receipt) error {
 	err := errors.Join(
 		r.broken,
 		r.out.close(),
+		r.replay.close(),
 		r.requests.Close(),
 		r.denials.Close(),
 		r.foldDenials(),
@@ -54,6 +55,7 @@ func (r *Run) Close() {
 		}
 	}
 	r.out.close()
+	_ = r.replay.close()
 	if r.root != nil {
 		r.root.Close()
 	}

@@ -29,6 +29,7 @@ const (
 	GuardedFile  = "guarded.txt"   // what was guarded in the project: read by the sweep
 	AsideFile    = "set-aside.tar" // what the command had put in guarded places
 	FilesDir     = "files"         // what the command left in its outbox
+	ReplayFile   = "replay.log"    // the same with its streams told apart; only where a later call may ask for it
 )
 
 // Default bounds of one run.
@@ -56,6 +57,7 @@ type Options struct {
 	MaxRows   int
 	MaxOutput int64         // bytes
 	Grace     time.Duration // between the polite signal and SIGKILL, for whoever asks the run to end
+	Replay    bool          // keep the output for a later call, too
 	// OnDenial is called once for each new denial row, after it is on disk and
 	// outside every lock, on the goroutine of the request; it must not block.
 	OnDenial func(event.Denial)
@@ -83,7 +85,8 @@ type Run struct {
 	broken   error // the first record that could not be written and has no caller to tell
 	finished bool
 
-	out output
+	out    output
+	replay *replayLog // nil without Options.Replay
 }
 
 // Open enters the run into the state directory and opens its records. The
@@ -133,7 +136,10 @@ func (r *Run) open() error {
 	}
 	r.out.limit = r.opt.MaxOutput
 	r.out.masked = r.opt.Redact.Writer(appender{&r.out})
-	r.out.file, err = create(r.root, OutputFile)
+	if r.out.file, err = create(r.root, OutputFile); err != nil || !r.opt.Replay {
+		return err
+	}
+	r.replay, err = r.openReplay()
 	return err
 }
 
@@ -305,6 +311,15 @@ func (r *Run) WouldDeny() int {
 // Output returns the writer of output.log. Past the bound it writes a last line
 // that says so and returns a *BoundError from then on.
 func (r *Run) Output() io.Writer { return &r.out }
+
+// Stream returns the writer of what the command writes to its stdout (1) or stderr (2):
+// output.log, and where it is kept, the replay.
+func (r *Run) Stream(fd int) io.Writer {
+	if r.replay == nil {
+		return &r.out
+	}
+	return io.MultiWriter(r.replay.stream(fd), &r.out)
+}
 
 // appendFile is a file of whole lines.
 type appendFile struct {

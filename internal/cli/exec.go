@@ -50,6 +50,8 @@ type execOptions struct {
 	needCanary   bool
 	waitChildren bool
 	rawTerminal  bool
+	key          string
+	stdin        string
 	consumer     string
 	position     string
 	consent      fence.Consent
@@ -109,6 +111,8 @@ func (o *execOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.waitChildren, "wait-children", false, "wait for what the command leaves running, instead of ending it")
 	f.BoolVar(&o.rawTerminal, "raw-terminal", false, "pass terminal commands on that reach the clipboard, or make the terminal type")
 	f.BoolVar(&o.needCanary, "require-canary", false, "run nothing unless a canary of this deployment passed lately")
+	f.StringVar(&o.key, "key", "", "idempotency `key`: the same call under it is answered from the first one's receipt, or follows it while it runs")
+	f.StringVar(&o.stdin, "stdin", "", "with --key: the command's stdin is this `file`, else nothing")
 	f.StringVar(&o.position, "position", "enforce", "`what` becomes of requests that are not granted: enforce refuses, report forwards and records, legacy forwards")
 	f.StringVar(&o.consent.File, "attestation", "", "`file` that \"sbx approve\" wrote, for a command that cannot be taken back")
 	f.StringVar(&o.consent.Task, "task", "", "`id` of the task that the attestation has to name")
@@ -200,6 +204,9 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 	}
 	if o.json {
 		f.Stdout = e.stderr
+	}
+	if err := o.applyKey(e, &f); err != nil {
+		return fence.Options{}, err
 	}
 	if o.needCanary || c.CanaryFirst.V {
 		f.Require = e.requireCanary

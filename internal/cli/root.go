@@ -32,6 +32,7 @@ func newRootCommand(e *environment, args []string) *cobra.Command {
 		newDoctorCommand(e),
 		newPoolCommand(e),
 		newStateCommand(e),
+		newKeysCommand(e),
 		newCanaryCommand(e),
 		newCanaryProbeCommand(e),
 		newHealthCommand(e),

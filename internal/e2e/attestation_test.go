@@ -409,3 +409,28 @@ func TestBypass63_TheSandboxCannotMakeAnAttestation(t *testing.T) {
 		o.turnedDown(o.exec(125, "--attestation", "c.json", "--", "./git", "push"), event.RefusedAttestation, "attestation-spent")
 	})
 }
+
+// TestVector30_UnderAKey: the same call is answered from its receipt, whatever became of
+// the attestation meanwhile; the same key with another command is refused.
+func TestVector30_UnderAKey(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		o := newOffice(t, lab, who)
+		o.host(0, "sh", "-c", "rm -f ran")
+		o.approve("key.json", "--", "./git", "push")
+		o.approve("other.json", "--", "./git", "push", "--force")
+		call := []string{"--key", "deploy", "--attestation", "key.json", "--", "./git", "push"}
+		first := o.exec(0, call...).Receipt
+		again := o.exec(0, call...).Receipt
+		if first.Deduped || !again.Deduped || again.Run != first.Run || o.runs() != 1 {
+			t.Errorf("deduped %v and %v, it ran %d times", first.Deduped, again.Deduped, o.runs())
+		}
+		o.turnedDown(o.exec(125, "--key", "another", "--attestation", "key.json", "--", "./git", "push"), event.RefusedAttestation, "attestation-spent")
+		o.turnedDown(o.exec(125, "--key", "deploy", "--attestation", "other.json", "--", "./git", "push", "--force"), event.RefusedRecipe, "payload-conflict")
+		o.turnedDown(o.exec(125, "--key", "deploy", "--attestation", "other.json", "--", "./git", "push"), event.RefusedAttestation, "attestation-command")
+		o.turnedDown(o.exec(125, "--key", "deploy", "--", "./git", "push"), event.RefusedApproval, "attestation-missing")
+		if o.runs() != 1 {
+			t.Errorf("it ran %d times", o.runs())
+		}
+	})
+}

@@ -41,7 +41,9 @@ type Receipt struct {
 	Swept        []Swept         `json:"swept"`
 	Shown        []Shown         `json:"shown"`               // what of the host shows besides the working directory
 	Collected    *Collected      `json:"collected,omitempty"` // what the command left in $SBX_ARTIFACTS
-	Interrupted  bool            `json:"interrupted"`         // written by a later run: the supervisor died
+	Deduped      bool            `json:"deduped"`             // answered from this receipt, which an earlier call under the same key left
+	Idempotency  *Idempotency    `json:"idempotency,omitempty"`
+	Interrupted  bool            `json:"interrupted"` // written by a later run: the supervisor died
 	Directory    string          `json:"directory,omitempty"`
 	StartedAt    time.Time       `json:"started_at"`
 	FinishedAt   time.Time       `json:"finished_at"`
@@ -102,6 +104,13 @@ type Collected struct {
 type Skipped struct {
 	Path string `json:"path"`
 	Why  string `json:"why"`
+}
+
+// Idempotency is the key that a call was made under.
+type Idempotency struct {
+	Key     string `json:"key"`
+	Payload string `json:"payload"`          // digest of everything that the call was
+	Joined  bool   `json:"joined,omitempty"` // the caller saw the run while it was under way
 }
 
 // Input is a vetted value that a profile was given in this run.

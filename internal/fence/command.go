@@ -77,7 +77,7 @@ func (f *fence) watchInit(m message) error {
 
 // apply swaps the floor for the grant, once, and lets the command start.
 func (f *fence) apply(ctx context.Context) error {
-	f.streams.Start(f.run.Output())
+	f.streams.Start(f.run.Stream)
 	if _, err := f.ready(); err != nil {
 		return err
 	}
@@ -99,6 +99,10 @@ func (f *fence) apply(ctx context.Context) error {
 	if err := f.conn.LimitReceive(time.Time{}); err != nil {
 		return err
 	}
+	if err := f.launch(ctx); err != nil {
+		return err
+	}
+	f.launched = true
 	f.streams.Resize() // the window may have changed since its size was looked at
 	return f.conn.Send(msgGo, nil)
 }
@@ -299,6 +303,7 @@ func (f *fence) withoutUnix(why unix.Errno) {
 }
 
 func (f *fence) exited(status unix.WaitStatus) {
+	f.commandEnded = true
 	r := &f.receipt.Result
 	switch {
 	case r.TimedOut:

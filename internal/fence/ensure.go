@@ -102,7 +102,7 @@ func (f *fence) trust(runCA []byte) (map[string][]byte, error) {
 
 func (f *fence) openRecords() (err error) {
 	f.run, err = artifact.Open(artifact.Options{
-		StateDir: f.o.StateDir, RunID: f.id, Started: f.receipt, OnDenial: f.denied, Redact: f.redactor, Grace: f.o.Grace,
+		StateDir: f.o.StateDir, RunID: f.id, Started: f.receipt, OnDenial: f.denied, Redact: f.redactor, Grace: f.o.Grace, Replay: f.o.Key != "",
 	})
 	if err != nil {
 		return err

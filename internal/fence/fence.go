@@ -33,8 +33,10 @@ const (
 	stepFloor    = "floor-list"
 	stepGrant    = "grant"
 	stepCanary   = "require-canary"
+	stepKey      = "idempotency"
 	stepStale    = "stale-revoke"
 	stepEnsure   = "ensure"
+	stepUnspent  = "unspent"
 	stepAttest   = "attestation"
 	stepProve    = "prove-floor"
 	stepApply    = "apply-grant"
@@ -81,6 +83,12 @@ type fence struct {
 	admission *admission.Admission
 	tidy      *time.Timer // tidies the store while a long command runs
 
+	holding      *store.Holding // of the call under a key
+	followed     string         // the run that was followed
+	answered     *event.Receipt // of an earlier run, which answers the call
+	launched     bool           // the command may have begun
+	commandEnded bool           // and was seen to end
+
 	secrets  []heldSecret
 	redactor *secret.Redactor
 }
@@ -99,7 +107,7 @@ func Run(ctx context.Context, o Options) Outcome {
 	f.beginSurvey()
 	err := f.pass(ctx)
 	defer f.awaitRunner()
-	return f.finish(err)
+	return f.settle(f.finish(err))
 }
 
 // catchSignals takes the signals that go on to the command, from the start: one that
@@ -116,38 +124,41 @@ func (f *fence) catchSignals() (stop func()) {
 // pass is the order. Nothing after a failed step happens but kill and revoke.
 func (f *fence) pass(ctx context.Context) error {
 	defer f.revoke()
-	if err := f.step(stepCommand, f.checkCommand); err != nil {
-		return err
-	}
-	if err := f.step(stepFloor, func() error { return f.checkFloor(ctx) }); err != nil {
-		return err
-	}
-	if err := f.step(stepGrant, func() error { return f.derive(ctx) }); err != nil {
-		return err
-	}
-	if f.o.Require != nil {
-		if err := f.step(stepCanary, func() error { return f.o.Require(ctx) }); err != nil {
+	for _, s := range f.order(ctx) {
+		if s.when != nil && !s.when() {
+			continue
+		}
+		if err := f.step(s.name, s.do); err != nil || f.answered != nil {
 			return err
 		}
 	}
-	if err := f.step(stepStale, func() error { return f.sweep(ctx) }); err != nil {
-		return err
+	return nil
+}
+
+// passStep is one step of the order; when, if not nil, says whether it is one of this run's.
+type passStep struct {
+	name string
+	when func() bool
+	do   func() error
+}
+
+func (f *fence) order(ctx context.Context) []passStep {
+	keyed := func() bool { return f.o.Key != "" }
+	attested := func() bool { return f.attested != nil }
+	return []passStep{
+		{stepCommand, nil, f.checkCommand},
+		{stepFloor, nil, func() error { return f.checkFloor(ctx) }},
+		{stepGrant, nil, func() error { return f.derive(ctx) }},
+		{stepKey, keyed, func() error { return f.claimKey(ctx) }},
+		{stepUnspent, func() bool { return keyed() && attested() }, func() error { return f.checkUnspent(ctx) }},
+		{stepCanary, func() bool { return f.o.Require != nil }, func() error { return f.o.Require(ctx) }},
+		{stepStale, nil, func() error { return f.sweep(ctx) }},
+		{stepEnsure, nil, func() error { return f.ensure(ctx) }},
+		{stepAttest, attested, func() error { return f.spend(ctx) }},
+		{stepProve, nil, f.prove},
+		{stepApply, nil, func() error { return f.apply(ctx) }},
+		{stepRun, nil, func() error { return f.wait(ctx) }},
 	}
-	if err := f.step(stepEnsure, func() error { return f.ensure(ctx) }); err != nil {
-		return err
-	}
-	if f.attested != nil {
-		if err := f.step(stepAttest, func() error { return f.spend(ctx) }); err != nil {
-			return err
-		}
-	}
-	if err := f.step(stepProve, f.prove); err != nil {
-		return err
-	}
-	if err := f.step(stepApply, func() error { return f.apply(ctx) }); err != nil {
-		return err
-	}
-	return f.step(stepRun, func() error { return f.wait(ctx) })
 }
 
 // step runs one step and notes it in the receipt. Its error becomes a refusal of
@@ -307,6 +318,9 @@ func (f *fence) finish(err error) Outcome {
 	f.checkRevoke()
 	if f.digest != nil {
 		f.receipt.GrantDigest = f.digest()
+	}
+	if f.answered != nil && f.receipt.Result.Refusal == nil {
+		return Outcome{Receipt: *f.answered, Exit: f.answered.Result.Exit, Dir: f.answered.Directory}
 	}
 	f.receipt.Secrets = f.secretsUsed()
 	f.receipt.FinishedAt = time.Now().UTC()

@@ -40,8 +40,8 @@ func (f *fence) checkFloor(ctx context.Context) error {
 	case !given:
 		return f.approvalRequired()
 	}
-	if err := f.checkAttestation(); err != nil {
-		return err
+	if err := f.checkAttestation(); err != nil || f.o.Key != "" {
+		return err // a call under a key may be answered from the receipt of an earlier one
 	}
 	return f.checkUnspent(ctx)
 }
@@ -80,8 +80,8 @@ func (f *fence) checkAttestation() (err error) {
 	return nil
 }
 
-// checkUnspent refuses early what step 7 would refuse. Whoever answers a call from the
-// receipt of a finished one (step 3) does so before: a replay is no use, and neither
+// checkUnspent refuses early what step 7 would refuse. A call under a key comes here
+// once it is known that no earlier one answers it: a replay is no use, and neither
 // expiry nor an earlier spending is in its way.
 func (f *fence) checkUnspent(ctx context.Context) error {
 	if err := f.attested.CheckTime(time.Now()); err != nil {
@@ -122,10 +122,11 @@ func (f *fence) spend(ctx context.Context) error {
 	return err
 }
 
-// spending is what the store keeps of this use. An idempotency key will be part of it.
+// spending is what the store keeps of this use: under the same key for the same
+// command it may be repeated, where the store let the key be used again.
 func (f *fence) spending() store.Spending {
 	a := f.attested
-	return store.Spending{Nonce: a.Nonce, Task: a.TaskID, Ordinal: a.Ordinal, Command: a.CommandSHA256, Run: f.id, At: time.Now()}
+	return store.Spending{Nonce: a.Nonce, Task: a.TaskID, Ordinal: a.Ordinal, Command: a.CommandSHA256, Key: f.keyName(), Run: f.id, At: time.Now()}
 }
 
 func spent(err error) error {

@@ -45,6 +45,9 @@ type Options struct {
 	Classes func(class.Name) class.Definition
 	Limits  class.Limits
 
+	Key         string // of idempotency, "" for none
+	StdinDigest string // of what Stdin has, with a Key
+
 	StateDir  string
 	Config    []string // the operator's configuration files, whether or not they exist
 	Artifacts string
@@ -67,6 +70,8 @@ type Options struct {
 	Require func(context.Context) error
 	// OnDenial is told each new denial as it happens.
 	OnDenial func(event.Denial)
+	// OnJoin is told the run that this call follows, since it is the same.
+	OnJoin func(run string)
 	// OnSwept is told what earlier runs had left behind.
 	OnSwept func([]event.Swept)
 	// OnLimits is told how the limits of the run are held, before it starts.

@@ -51,7 +51,7 @@ type Streams struct {
 	pty    *os.File
 	line   line        // the caller's terminal, where the command has one
 	screen [3]*passage // to what of the caller's outputs is a terminal
-	log    io.Writer
+	log    func(fd int) io.Writer
 	logMu  sync.Mutex
 	pumps  sync.WaitGroup
 	failed atomic.Pointer[error]
@@ -161,18 +161,19 @@ func (s *Streams) Sent() {
 }
 
 // Start begins to copy in both directions. Everything that the command writes also
-// goes to log.
-func (s *Streams) Start(log io.Writer) {
+// goes to the log of its stream, 1 or 2; what it writes to a terminal, or to both as
+// one, goes to that of 1. A nil log keeps nothing.
+func (s *Streams) Start(log func(fd int) io.Writer) {
 	s.log = log
 	for fd := 1; fd <= 2; fd++ {
 		if s.out[fd] != nil {
 			s.pumps.Add(1)
-			go s.pump(s.out[fd], s.caller[fd], s.screen[fd])
+			go s.pump(fd, s.out[fd], s.caller[fd], s.screen[fd])
 		}
 	}
 	if s.pty != nil {
 		s.pumps.Add(1)
-		go s.pump(s.pty, s.line.out.to, s.line.out)
+		go s.pump(1, s.pty, s.line.out.to, s.line.out)
 		if s.TTY[0] {
 			go s.typed()
 		}
@@ -185,14 +186,18 @@ func (s *Streams) Start(log io.Writer) {
 // pump copies until the last writer is gone, or Finish says that whoever still
 // holds the other end is not the command. When the caller's reader is gone the
 // command's pipe is closed too, so that it sees what it would see outside.
-func (s *Streams) pump(from, to *os.File, through *passage) {
+func (s *Streams) pump(fd int, from, to *os.File, through *passage) {
 	defer s.pumps.Done()
 	defer from.Close()
+	var log io.Writer
+	if s.log != nil {
+		log = s.log(fd)
+	}
 	buf := make([]byte, pumpBytes)
 	read := from.Read
 	for {
 		n, err := read(buf)
-		if n > 0 && !s.passOn(to, through, buf[:n]) {
+		if n > 0 && !s.passOn(to, log, through, buf[:n]) {
 			return
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -206,8 +211,8 @@ func (s *Streams) pump(from, to *os.File, through *passage) {
 }
 
 // passOn gives the caller what the command wrote, and the log all of it.
-func (s *Streams) passOn(to *os.File, through *passage, b []byte) bool {
-	err := s.record(b)
+func (s *Streams) passOn(to *os.File, log io.Writer, through *passage, b []byte) bool {
+	err := s.record(log, b)
 	if through != nil {
 		b = through.filtered(b)
 	}
@@ -233,13 +238,13 @@ func readReady(from *os.File, b []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-func (s *Streams) record(b []byte) error {
-	s.logMu.Lock()
-	defer s.logMu.Unlock()
-	if s.log == nil {
+func (s *Streams) record(log io.Writer, b []byte) error {
+	if log == nil {
 		return nil
 	}
-	_, err := s.log.Write(b)
+	s.logMu.Lock()
+	defer s.logMu.Unlock()
+	_, err := log.Write(b)
 	return err
 }
 

@@ -47,7 +47,7 @@ func run(t *testing.T, stdin *os.File, argv ...string) string {
 	}
 	s.Sent()
 	var log bytes.Buffer
-	s.Start(&log)
+	s.Start(func(int) io.Writer { return &log })
 	_ = cmd.Wait()
 	if err := s.Finish(); err != nil {
 		t.Fatal(err)

@@ -38,6 +38,7 @@ func migrations() []migration {
 		{name: "verdicts", sql: verdictsSchema},
 		{name: "profiles", sql: profilesSchema, more: importApprovals},
 		{name: "rollouts", sql: rolloutsSchema},
+		{name: "calls", sql: callsSchema},
 	}
 }
 

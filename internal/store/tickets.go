@@ -491,6 +491,15 @@ func (w *Watch) Wait(limit time.Duration, stop int) error {
 	}
 }
 
+// Ended waits up to the limit and tells whether one of those that are watched is gone.
+func (w *Watch) Ended(limit time.Duration) (bool, error) {
+	n, err := unix.Poll(w.fds, int(limit.Milliseconds()))
+	if errors.Is(err, unix.EINTR) {
+		return false, nil
+	}
+	return n > 0, err
+}
+
 func (w *Watch) close() {
 	for _, fd := range w.fds {
 		_ = unix.Close(int(fd.Fd))

@@ -1,0 +1,364 @@
+package fence
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fractalboxdev/sbx/internal/artifact"
+	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/grant"
+	"github.com/fractalboxdev/sbx/internal/sandbox"
+	"github.com/fractalboxdev/sbx/internal/stdio"
+	"github.com/fractalboxdev/sbx/internal/store"
+)
+
+// Codes of refusals about idempotency keys, all of kind event.RefusedRecipe.
+const (
+	codeBadKey         = "bad-key"
+	codeConflict       = "payload-conflict"
+	codeOutcomeUnknown = "outcome-unknown"
+	codeNoOutput       = "output-gone"
+)
+
+// maxKey is the length of an idempotency key, in bytes.
+const maxKey = 200
+
+// ValidKey reports whether a key is one: printable ASCII without spaces.
+func ValidKey(key string) bool {
+	for _, c := range []byte(key) {
+		if c <= ' ' || c > '~' {
+			return false
+		}
+	}
+	return key != "" && len(key) <= maxKey
+}
+
+// KeyScope is where a consumer's keys are unique. Another consumer's are others, as
+// will be those of each kept sandbox.
+func KeyScope(consumer, sandboxKey string) string {
+	text, _ := json.Marshal([]string{consumer, sandboxKey}) // strings always encode
+	return string(text)
+}
+
+// payload is everything that a call under a key was; what it left out could change
+// without being noticed.
+type payload struct {
+	Argv      []string        `json:"argv"`
+	Grant     string          `json:"grant"`
+	Position  string          `json:"position"`
+	Endpoints []string        `json:"endpoints"`
+	Secrets   []string        `json:"secrets"` // names
+	Workdir   string          `json:"workdir"`
+	Env       string          `json:"env"` // under the store's own key: values are not told by it
+	Timeout   time.Duration   `json:"timeout"`
+	Stdin     string          `json:"stdin"`
+	Tree      []sandbox.Entry `json:"tree"` // the root file system, and with it the recipe
+	Class     string          `json:"class"`
+}
+
+func (f *fence) payload(s *store.Store) (digest string, err error) {
+	facts, who, err := f.look()
+	if err != nil {
+		return "", err
+	}
+	caches, err := f.caches(facts)
+	if err != nil {
+		return "", err
+	}
+	p := payload{
+		Argv: f.o.Argv, Grant: f.digest(), Position: f.o.Position.String(), Workdir: facts.Workdir, Timeout: f.o.Timeout,
+		Stdin: f.o.StdinDigest, Tree: f.describe(facts, who, caches).Tree, Class: string(f.class()),
+	}
+	for _, e := range f.receipt.Endpoints {
+		p.Endpoints = append(p.Endpoints, e.Ecosystem+" "+e.URL)
+	}
+	for _, h := range f.secrets {
+		p.Secrets = append(p.Secrets, h.SecretName())
+	}
+	p.Env = hex.EncodeToString(s.MAC("environment", f.callersEnvironment()...))
+	text, err := json.Marshal(p)
+	if err != nil {
+		return "", fmt.Errorf("encoding the call: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// callersEnvironment is what of the command's environment the caller and the grant
+// decide; the rest is made for each run.
+func (f *fence) callersEnvironment() [][]byte {
+	set := map[string]string{}
+	for _, v := range slices.Concat(f.derived.Grant.Env(), f.derived.ClientEnv, grant.ClientDefaults()) {
+		set[v.Name] = v.Value
+	}
+	pairs := sandbox.Environment(sandbox.EnvironmentRequest{Caller: f.o.Env, Set: set, Extra: f.o.Extra})
+	slices.Sort(pairs)
+	var out [][]byte
+	for _, p := range pairs {
+		out = append(out, []byte(p))
+	}
+	return out
+}
+
+// claimKey takes the call under the key up, or answers it: from the receipt of a
+// finished one, by following a running one to its end. f.answered is set then.
+func (f *fence) claimKey(ctx context.Context) error {
+	if !ValidKey(f.o.Key) {
+		return &event.Refusal{
+			Kind: event.RefusedRecipe, Code: codeBadKey, Message: fmt.Sprintf("%.40q is no idempotency key", f.o.Key),
+			Next: fmt.Sprintf("use at most %d printable characters without spaces", maxKey),
+		}
+	}
+	s, err := f.o.Store()
+	if err != nil {
+		return err
+	}
+	digest, err := f.payload(s)
+	if err != nil {
+		return err
+	}
+	f.receipt.Idempotency = &event.Idempotency{Key: f.o.Key, Payload: digest}
+	for f.holding == nil && f.answered == nil {
+		if err := f.beginCall(ctx, s, digest); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fence) beginCall(ctx context.Context, s *store.Store, digest string) error {
+	call := store.Call{
+		Scope: KeyScope(f.o.Consumer, ""), Key: f.o.Key, Payload: digest, Run: f.id, BegunAt: time.Now(),
+		Irreversible: len(f.receipt.FloorList.Matched) > 0,
+	}
+	holding, finished, running, err := s.Begin(ctx, call)
+	switch {
+	case err != nil:
+		return keyRefusal(err)
+	case finished != nil:
+		return f.answer(*finished)
+	case running != nil:
+		defer running.Close()
+		return f.follow(ctx, running)
+	}
+	f.holding = holding
+	return nil
+}
+
+func keyRefusal(err error) error {
+	if c, ok := errors.AsType[*store.ConflictError](err); ok {
+		return &event.Refusal{
+			Kind: event.RefusedRecipe, Code: codeConflict, Message: c.Error(), Cause: err,
+			Next: "use another key, or make exactly the same call; what a call is made of stands in docs/idempotency.md",
+		}
+	}
+	if u, ok := errors.AsType[*store.UnknownError](err); ok {
+		return &event.Refusal{
+			Kind: event.RefusedRecipe, Code: codeOutcomeUnknown, Message: u.Error(), Cause: err,
+			Next: "look what it did, then let the key be used again with: sbx keys forget " + u.Earlier.Key,
+		}
+	}
+	return err
+}
+
+// answer replays a finished call.
+func (f *fence) answer(c store.Call) error {
+	var receipt event.Receipt
+	if err := json.Unmarshal(c.Receipt, &receipt); err != nil {
+		return fmt.Errorf("reading the receipt of run %s: %w", c.Run, err)
+	}
+	if f.followed != c.Run { // else the caller has seen it already
+		replay, err := f.openReplay(c.Run)
+		if err != nil {
+			return err
+		}
+		defer replay.Close()
+		screens := f.screens()
+		defer screens.close()
+		if err := screens.show(replay); err != nil {
+			return err
+		}
+	}
+	if err := f.copyAnswer(c.Run); err != nil {
+		return err
+	}
+	receipt.Deduped = true
+	if receipt.Idempotency != nil {
+		receipt.Idempotency.Joined = f.followed == c.Run
+	}
+	f.answered = &receipt
+	return nil
+}
+
+// copyAnswer gives the caller the records of the run that answers.
+func (f *fence) copyAnswer(run string) error {
+	if f.o.Artifacts == "" {
+		return nil
+	}
+	target, err := artifact.HoldTarget(f.o.Artifacts)
+	if err != nil {
+		return err
+	}
+	return errors.Join(artifact.CopyEarlier(f.o.StateDir, run, target), target.Close())
+}
+
+func (f *fence) openReplay(run string) (*artifact.Replay, error) {
+	replay, err := artifact.OpenReplay(f.o.StateDir, run)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, &event.Refusal{
+			Kind: event.RefusedRecipe, Code: codeNoOutput, Cause: err,
+			Message: fmt.Sprintf("the call under key %q finished in run %s, whose records are gone: it cannot be answered from them", f.o.Key, run),
+			Next:    "let the key be used again with: sbx keys forget " + f.o.Key,
+		}
+	}
+	return replay, err
+}
+
+// screens are the caller's streams for what an earlier run wrote.
+type screens struct{ stdout, stderr *stdio.Screen }
+
+func (f *fence) screens() screens {
+	return screens{stdio.NewScreen(f.o.Stdout, f.o.RawTerminal), stdio.NewScreen(f.o.Stderr, f.o.RawTerminal)}
+}
+
+func (s screens) close() { _, _ = s.stdout.Close(), s.stderr.Close() }
+
+// show writes what a replay has so far.
+func (s screens) show(replay *artifact.Replay) error {
+	for {
+		fd, piece, err := replay.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, artifact.ErrCut):
+			_, err = fmt.Fprintf(s.stderr, "sbx: %v\n", artifact.ErrCut)
+			return err
+		case err != nil:
+			return err
+		}
+		to := s.stdout
+		if fd == 2 {
+			to = s.stderr
+		}
+		if _, err := to.Write(piece); err != nil {
+			return fmt.Errorf("passing on the output of an earlier run: %w", err)
+		}
+	}
+}
+
+// lookEvery is how often a followed run is looked at; its end wakes at once.
+const lookEvery = 20 * time.Millisecond
+
+// follow shows what a running call writes, until its process ends. What became of it
+// the next look at the store tells.
+func (f *fence) follow(ctx context.Context, running *store.Following) error {
+	f.followed = running.Call.Run
+	if f.o.OnJoin != nil {
+		f.o.OnJoin(f.followed)
+	}
+	screens := f.screens()
+	defer screens.close()
+	var replay *artifact.Replay
+	for ended := false; !ended; {
+		var err error
+		if ended, err = running.Ended(lookEvery); err != nil {
+			return fmt.Errorf("following run %s: %w", f.followed, err)
+		}
+		if replay == nil {
+			// It may be about to make its records, or have been refused before.
+			if replay, err = artifact.OpenReplay(f.o.StateDir, f.followed); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+			if replay != nil {
+				defer replay.Close()
+			}
+		}
+		if replay != nil {
+			if err := screens.show(replay); err != nil {
+				return err
+			}
+		}
+		if err := f.interrupted(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// interrupted ends the following when the caller's signal asks for it. The run that
+// is followed goes on.
+func (f *fence) interrupted(ctx context.Context) error {
+	select {
+	case s := <-f.signals:
+		number, ok := s.(syscall.Signal)
+		if !ok || !slices.Contains([]syscall.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT}, number) {
+			return nil
+		}
+		return &event.Refusal{
+			Kind: event.RefusedRecipe, Code: "interrupted",
+			Message: fmt.Sprintf("stopped following run %s at %s; it goes on", f.followed, unix.SignalName(number)),
+			Next:    "make the same call again to see its end, or end it with: sbx kill " + f.followed,
+		}
+	case <-ctx.Done():
+		return ctx.Err()
+	default:
+		return nil
+	}
+}
+
+// launch notes that the command is about to run.
+func (f *fence) launch(ctx context.Context) error {
+	if f.holding == nil {
+		return nil
+	}
+	return f.holding.Launch(ctx, time.Now())
+}
+
+// settle notes what became of the call: the receipt of a command that ran to an end;
+// nothing of one that never ran. What lies between stays as it is, for the next call
+// to judge.
+func (f *fence) settle(out Outcome) Outcome {
+	if f.holding == nil {
+		return out
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), teardownLimit)
+	defer cancel()
+	var err error
+	switch {
+	case f.commandEnded:
+		var text []byte
+		if text, err = json.Marshal(out.Receipt); err == nil {
+			err = f.holding.Finish(ctx, time.Now(), f.redactor.JSON(text))
+		}
+	case !f.launched || out.Exit == ExitNotFound || out.Exit == ExitNotExecutable:
+		err = f.holding.Forget(ctx)
+	}
+	if err != nil {
+		out.Exit = ExitRefused
+		out.Receipt.Result.Exit = ExitRefused
+		out.Receipt.Result.Refusal = &event.Refusal{
+			Kind: event.RefusedSandbox, Name: f.id, Step: stepKey, Cause: err,
+			Message: "noting what became of the call under its key: " + err.Error(),
+		}
+	}
+	return out
+}
+
+// keyName is the key with its scope, "" for none.
+func (f *fence) keyName() string {
+	if f.o.Key == "" {
+		return ""
+	}
+	return KeyScope(f.o.Consumer, "") + " " + f.o.Key
+}

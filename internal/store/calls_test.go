@@ -1,0 +1,174 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+func aCall(change func(*Call)) Call {
+	c := Call{Scope: "s", Key: "k", Payload: "p", Run: "r1", BegunAt: time.UnixMilli(1_767_355_200_000).UTC()}
+	if change != nil {
+		change(&c)
+	}
+	return c
+}
+
+func held(t *testing.T, s *Store, c Call) *Holding {
+	t.Helper()
+	h, finished, running, err := s.Begin(t.Context(), c)
+	if err != nil || h == nil || finished != nil || running != nil {
+		t.Fatalf("begin: %v, finished %v, running %v, %v", h, finished, running, err)
+	}
+	return h
+}
+
+func TestACallRunsOnce(t *testing.T) {
+	s := open(t, stateDir(t))
+	h := held(t, s, aCall(nil))
+	again := aCall(func(c *Call) { c.Run = "r2" })
+	_, _, running, err := s.Begin(t.Context(), again)
+	if err != nil || running == nil || running.Call.Run != "r1" {
+		t.Fatalf("while it runs: %+v, %v", running, err)
+	}
+	if ended, err := running.Ended(0); err != nil || ended {
+		t.Errorf("ended %v, %v", ended, err)
+	}
+	if err := h.Launch(t.Context(), again.BegunAt); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Finish(t.Context(), again.BegunAt, []byte(`{"run":"r1"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if ended, err := running.Ended(time.Minute); err != nil || !ended {
+		t.Errorf("ended %v, %v", ended, err)
+	}
+	running.Close()
+	_, finished, _, err := s.Begin(t.Context(), again)
+	if err != nil || finished == nil || string(finished.Receipt) != `{"run":"r1"}` || finished.Run != "r1" {
+		t.Fatalf("when it finished: %+v, %v", finished, err)
+	}
+}
+
+func TestAnotherPayloadIsAConflict(t *testing.T) {
+	s := open(t, stateDir(t))
+	h := held(t, s, aCall(nil))
+	other := aCall(func(c *Call) { c.Payload, c.Run = "q", "r2" })
+	conflicts := func(when string) {
+		t.Helper()
+		_, _, _, err := s.Begin(t.Context(), other)
+		if conflict, ok := errors.AsType[*ConflictError](err); !ok || conflict.Earlier.Run != "r1" {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	conflicts("while it runs")
+	if err := h.Finish(t.Context(), other.BegunAt, []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	conflicts("when it finished")
+	for name, c := range map[string]Call{
+		"another key":      aCall(func(c *Call) { c.Key, c.Payload = "l", "q" }),
+		"another consumer": aCall(func(c *Call) { c.Scope, c.Payload = "t", "q" }),
+	} {
+		t.Run(name, func(t *testing.T) { held(t, s, c) })
+	}
+}
+
+func TestARefusedCallLeavesNothing(t *testing.T) {
+	s := open(t, stateDir(t))
+	if err := held(t, s, aCall(nil)).Forget(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	held(t, s, aCall(func(c *Call) { c.Payload, c.Run = "q", "r2" }))
+}
+
+func TestAFinishedCallIsForgottenAfterSevenDays(t *testing.T) {
+	s := open(t, stateDir(t))
+	c := aCall(nil)
+	if err := held(t, s, c).Finish(t.Context(), c.BegunAt, []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	c.Run, c.BegunAt = "r2", c.BegunAt.Add(CallsKept)
+	if _, finished, _, err := s.Begin(t.Context(), c); err != nil || finished == nil {
+		t.Fatalf("at seven days: %v, %v", finished, err)
+	}
+	c.BegunAt = c.BegunAt.Add(time.Millisecond)
+	held(t, s, c)
+}
+
+// abandon is the child of the next test: it begins a call and ends without a word.
+func abandon(dir string, launch, irreversible bool) error {
+	s, err := Open(context.Background(), Options{Dir: dir})
+	if err != nil {
+		return err
+	}
+	h, _, _, err := s.Begin(context.Background(), aCall(func(c *Call) { c.Irreversible = irreversible }))
+	if err == nil && launch {
+		err = h.Launch(context.Background(), time.Now())
+	}
+	return err
+}
+
+func TestACrashedCallRunsAgainUnlessItCannotBeTakenBack(t *testing.T) {
+	for name, row := range map[string]struct{ launched, irreversible, unknown bool }{
+		"ordinary, begun": {}, "ordinary, launched": {launched: true},
+		"irreversible, begun": {irreversible: true}, "irreversible, launched": {launched: true, irreversible: true, unknown: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, stateDir(t))
+			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestAbandonedCall$")
+			child.Env = append(os.Environ(), "ABANDON="+s.Dir())
+			if row.launched {
+				child.Env = append(child.Env, "LAUNCH=1")
+			}
+			if row.irreversible {
+				child.Env = append(child.Env, "IRREVERSIBLE=1")
+			}
+			if text, err := child.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, text)
+			}
+			again := aCall(func(c *Call) { c.Run, c.Irreversible = "r2", row.irreversible })
+			h, _, _, err := s.Begin(t.Context(), again)
+			_, unknown := errors.AsType[*UnknownError](err)
+			if unknown != row.unknown || (h == nil) != row.unknown {
+				t.Fatalf("%v, %v", h, err)
+			}
+			if !row.unknown {
+				return
+			}
+			if was, err := s.Decide(t.Context(), "s", "k"); err != nil || was == nil || was.Run != "r1" {
+				t.Fatalf("deciding: %v, %v", was, err)
+			}
+			held(t, s, again)
+		})
+	}
+}
+
+// TestAbandonedCall is what the child of the test before runs; by itself it does nothing.
+func TestAbandonedCall(t *testing.T) {
+	dir := os.Getenv("ABANDON")
+	if dir == "" {
+		return
+	}
+	if err := abandon(dir, os.Getenv("LAUNCH") != "", os.Getenv("IRREVERSIBLE") != ""); err != nil {
+		t.Fatal(err)
+	}
+	os.Exit(0) // as killed: nothing is released by hand
+}
+
+func TestARunningCallIsNotForgotten(t *testing.T) {
+	s := open(t, stateDir(t))
+	h := held(t, s, aCall(nil))
+	if _, err := s.Decide(t.Context(), "s", "k"); err == nil {
+		t.Error("it was forgotten while it runs")
+	}
+	if err := h.Forget(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if was, err := s.Decide(t.Context(), "s", "k"); err != nil || was != nil {
+		t.Errorf("what is not there: %v, %v", was, err)
+	}
+}
