@@ -137,7 +137,7 @@ func TestVector30_AnIrreversibleCommandRunsOnceWithAnAttestation(t *testing.T) {
 			!strings.HasPrefix(a.Fingerprint, "SHA256:") || len(r.FloorList.Matched) != 1 || r.FloorList.Matched[0] != "git push" || r.FloorList.Version != 1 {
 			t.Errorf("attestation %+v, floor list %+v", a, r.FloorList)
 		}
-		order(t, r, "command floor-list grant stale-revoke ensure attestation prove-floor apply-grant run kill set-aside revoke")
+		order(t, r, "command floor-list grant stale-revoke ensure attestation prove-floor apply-grant run kill set-aside collect revoke")
 		again := o.exec(125, append([]string{"--attestation", "push.json"}, push...)...)
 		o.turnedDown(again, event.RefusedAttestation, "attestation-spent")
 		says(t, again.Receipt.Result.Refusal.Message, "spent by run "+r.Run)
