@@ -134,12 +134,18 @@ func TestVector04_05_UploadPack(t *testing.T) {
 			{"--http1.1 --data-binary @/tmp/over" + post, "403 body-too-large"},
 			{"--http1.1 -H 'Transfer-Encoding: chunked' --data-binary @/tmp/over" + post, "403 body-too-large"},
 			{"-X POST -T - </tmp/over" + post, "403 body-too-large"},
+			{"-d 0000 '" + widget + ".git/git-upload-pack?x=1'", "200 allowed"},
+			{"-d 0000 " + widget + ".git//git-upload-pack", "403 path-refused"},
+			{"-d 0000 " + widget + ".git%2fgit-upload-pack", "403 path-not-granted"},
+			{"--path-as-is -d 0000 " + widget + ".git/git-upload-pack/../git-receive-pack", "403 path-refused"},
+			{"--path-as-is -d 0000 " + widget + ".git/git-upload-pack/%2e%2e/git-receive-pack", "403 path-refused"},
 			{"-d 0000 " + widget + ".git/git-receive-pack", "403 path-not-granted"},
 			{"-d 0000 " + widget + "/git-receive-pack", "403 path-not-granted"},
 		}, readRepo...)
-		seen(t, server, since, slices.Repeat([]string{"POST /acme/widget.git/git-upload-pack"}, 4)...)
+		const pack = "POST /acme/widget.git/git-upload-pack"
+		seen(t, server, since, pack, pack, pack, pack, pack+"?x=1")
 		for _, r := range server.Requests()[since:] {
-			if len(r.Body) != 1<<20 {
+			if len(r.Body) != 1<<20 && !strings.HasSuffix(r.Target, "?x=1") {
 				t.Errorf("%s received a body of %d bytes", server.Name, len(r.Body))
 			}
 		}

@@ -279,14 +279,17 @@ func (f *fence) environment(facts sandbox.Facts, who identity) []string {
 	})
 }
 
-// proxyVariables are for programs that resolve nothing themselves. Nothing depends
-// on them: every other way leads to the same policy.
+// proxyVariables are for programs that resolve nothing themselves, and for clients
+// whose files in the project name a proxy that is not reached from here. Nothing
+// depends on them: every other way leads to the same policy.
 func proxyVariables() map[string]string {
 	proxy := "http://" + netns.AddressV4.String() + ":" + strconv.Itoa(netns.ProxyPort)
 	const direct = "localhost,127.0.0.1,::1"
 	return map[string]string{
 		"HTTP_PROXY": proxy, "http_proxy": proxy, "HTTPS_PROXY": proxy, "https_proxy": proxy,
 		"NO_PROXY": direct, "no_proxy": direct,
+		"npm_config_proxy": proxy, "npm_config_https_proxy": proxy, "pnpm_config_proxy": proxy, "pnpm_config_https_proxy": proxy,
+		"YARN_HTTP_PROXY": proxy, "YARN_HTTPS_PROXY": proxy, "CARGO_HTTP_PROXY": proxy,
 	}
 }
 
