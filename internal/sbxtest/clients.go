@@ -43,14 +43,12 @@ func Clients(t testing.TB) string {
 	}
 	install := exec.CommandContext(t.Context(), "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
 	install.Dir, install.Env = lib, os.Environ()
-	var out []byte
-	NewLab(t, RealNetwork()).Within(t, func() (err error) {
-		out, err = install.CombinedOutput()
+	NewLab(t, RealNetwork()).Within(t, func() error {
+		if out, err := install.CombinedOutput(); err != nil {
+			return fmt.Errorf("installing the package clients: %w\n%s", err, out)
+		}
 		return nil
 	})
-	if !install.ProcessState.Success() {
-		t.Fatalf("installing the package clients: %s\n%s", install.ProcessState, out)
-	}
 	if err := linkClients(lib, bin); err != nil {
 		t.Fatalf("installing the package clients: %v", err)
 	}
