@@ -295,6 +295,24 @@ func TestBypass45_DockerSocketNeedsAnOverride(t *testing.T) {
 	})
 }
 
+// TestBypass61_WithoutNotifications: where somebody else is asked about calls already,
+// sbx cannot be: then there are no unix sockets but pairs, TCP works, and the receipt
+// says so.
+func TestBypass61_WithoutNotifications(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	program := buildSockets(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		reached := inProject(t, lab, who, "host.sock")
+		lab.Write(who, "sockets", program)
+		lab.Write(who, "escape.py", contents(t, "testdata/escape.py"))
+		lab.Write(who, "some", "unix('host.sock')\nunix('/tmp/x')\nsocketpair()[0].connect('host.sock')\nstatus(('127.0.0.1', 1001))\n(lambda pair: pair[0].send(b'x'))(socketpair())\n")
+		got := lab.Run(t, who, "./sockets", "asked", sbxtest.Binary(t), "exec", "--", "bash", "-c", "/usr/bin/python3 escape.py <some")
+		printed(t, got, "EAFNOSUPPORT\nEAFNOSUPPORT\nEISCONN\n520\n1\n")
+		unreached(t, reached)
+		says(t, string(got.File(t, "receipt.json")), "none but pairs: connects cannot be followed here (EBUSY)")
+	})
+}
+
 // buildSockets compiles testdata/sockets.c into the user's project.
 func buildSockets(t *testing.T) string {
 	t.Helper()

@@ -6,9 +6,13 @@
 //	sockets storm               a thousand connections at once, by path and by TCP
 //	sockets blocked             connections that wait, and what ends their waiting
 //
+//	sockets asked COMMAND...    runs a command whose calls somebody is asked about already
+//
 // HOST is a socket of the host's. A line of standard output says what came of it.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,6 +22,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -217,12 +222,35 @@ static void blocked(void) {
 	usleep(100000);
 }
 
+// The kernel knows one listener for a process: this one, which asks about nothing, as
+// long as somebody has it open.
+static void asked(char **command) {
+	struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	struct sock_fprog program = {1, &allow};
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program) < 0) {
+		perror("seccomp");
+		exit(1);
+	}
+	pid_t child = fork();
+	int status = -1;
+	if (child == 0) {
+		execv(command[0], command);
+		perror(command[0]);
+		_exit(1);
+	}
+	waitpid(child, &status, 0);
+	exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
 int main(int argc, char **argv) {
 	if (argc > 2)
 		host_path = argv[2];
 	signal(SIGPIPE, SIG_IGN);
 	if (!strcmp(argv[1], "storm"))
 		storm();
+	else if (!strcmp(argv[1], "asked"))
+		asked(argv + 2);
 	else if (!strcmp(argv[1], "blocked"))
 		blocked();
 	else if (!strcmp(argv[1], "race-address"))
