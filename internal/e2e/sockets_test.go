@@ -370,6 +370,6 @@ func TestCase30_ConnectionsThatWait(t *testing.T) {
 		lab.Write(who, "sockets", program)
 		cmd := lab.Command(t, who, "sbx", "exec", "--", "./sockets", "blocked")
 		printed(t, within(t, time.Minute, lab, who, cmd),
-			"first ok\nwithout waiting EAGAIN\nwith a limit EAGAIN\ninterrupted EINTR\nkilled by 9\nafter its turn came ok\n")
+			"first ok\nwithout waiting EAGAIN\nwith a limit EAGAIN\ninterrupted EINTR\nkilled by 9\nafter its turn came ok\nstopped by 19\nmade again ok\n")
 	})
 }

@@ -216,6 +216,26 @@ static void blocked(void) {
 	waitpid(waits, &status, 0);
 	printf("after its turn came %s\n", status == 0 ? "ok" : "no");
 	fflush(stdout);
+	// A handler that asks for the call to be made again, then a stop and its end.
+	waits = fork();
+	if (waits == 0) {
+		action.sa_flags = SA_RESTART;
+		sigaction(SIGALRM, &action, NULL);
+		_exit(strcmp(outcome(socket(AF_UNIX, SOCK_STREAM, 0), &a), "ok"));
+	}
+	usleep(200000);
+	kill(waits, SIGALRM);
+	usleep(200000);
+	kill(waits, SIGSTOP);
+	waitpid(waits, &status, WUNTRACED);
+	printf("stopped by %d\n", WIFSTOPPED(status) ? WSTOPSIG(status) : 0);
+	fflush(stdout);
+	kill(waits, SIGCONT);
+	usleep(200000);
+	close(accept(full, NULL, NULL));
+	waitpid(waits, &status, 0);
+	printf("made again %s\n", status == 0 ? "ok" : "no");
+	fflush(stdout);
 	// Left waiting when the command ends.
 	if (fork() == 0)
 		_exit(outcome(socket(AF_UNIX, SOCK_STREAM, 0), &a) == NULL);

@@ -129,10 +129,24 @@ func ownDescriptor(name string) (fd uint64, rest string, ok bool) {
 
 func (c caller) proc(name string) string { return "/proc/" + strconv.Itoa(c.pid) + "/" + name }
 
-// interrupted reports whether a signal waits for the caller.
-func (c caller) interrupted() bool {
-	blocked := signals(status(c.pid, "SigBlk"))
-	return (signals(status(c.pid, "SigPnd"))|signals(status(c.pid, "ShdPnd")))&^blocked != 0
+// errRestart is ERESTARTSYS (linux/errno.h): the kernel calls the handler of the signal
+// that waits, or stops the process, then makes the call again or turns this into EINTR,
+// as the handler asked for. No program ever sees it.
+const errRestart = unix.Errno(512)
+
+// interruption returns how a call ends for which a signal waits, 0 where none does. A
+// signal that any thread of the process may take could be gone when the answer comes,
+// and then nothing would hide errRestart.
+func (c caller) interruption() unix.Errno {
+	deliverable := ^signals(status(c.pid, "SigBlk"))
+	own, shared := signals(status(c.pid, "SigPnd"))&deliverable, signals(status(c.pid, "ShdPnd"))&deliverable
+	switch {
+	case own != 0, shared != 0 && status(c.pid, "Threads") == "1":
+		return errRestart
+	case shared != 0:
+		return unix.EINTR
+	}
+	return 0
 }
 
 func signals(text string) uint64 {

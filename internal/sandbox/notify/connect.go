@@ -58,19 +58,29 @@ func (c caller) wait(fd int, unfinished, expired unix.Errno, again func() unix.E
 		if !c.waits() {
 			return
 		}
-		errno := again()
-		switch {
-		case errno != unfinished:
-			c.answer(errno)
-		case limit > 0 && waited >= limit:
-			c.answer(expired)
-		case pause == lastLook && c.interrupted():
-			c.answer(unix.EINTR)
-		default:
-			continue
+		errno, over := again(), true
+		if errno == unfinished {
+			errno, over = c.patience(waited, limit, expired, pause == lastLook)
 		}
-		return
+		if over {
+			c.answer(errno)
+			return
+		}
 	}
+}
+
+// patience says whether, and how, a call ends that has not come to its own end.
+func (c caller) patience(waited, limit time.Duration, expired unix.Errno, look bool) (errno unix.Errno, over bool) {
+	if limit > 0 && waited >= limit {
+		return expired, true
+	}
+	if look {
+		errno = c.interruption()
+	}
+	if errno != 0 && limit > 0 {
+		errno = unix.EINTR // signal(7): a call with a limit is never made again
+	}
+	return errno, errno != 0
 }
 
 // sendLimit is how long the socket may wait (SO_SNDTIMEO of socket(7)), 0 for ever.
