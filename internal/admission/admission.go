@@ -97,6 +97,9 @@ func Admit(ctx context.Context, s *store.Store, r Rules, q Request) (*Admission,
 			a.want.Expires = time.Now().Add(Life)
 		}
 	}
+	if errors.Is(err, store.ErrLost) {
+		return nil, ticket.Reject(ticket.CodeLost, err.Error())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -228,7 +231,7 @@ func (a *Admission) Check(run, sandbox string, pool class.Name) error {
 		return ticket.Ticket{}.Check(ticket.Claims{Run: run}, time.Now(), nil)
 	}
 	if a.lease == nil {
-		return fmt.Errorf("starting run %q with a ticket that was given back: %w", run, ticket.ErrRejected)
+		return ticket.Reject(ticket.CodeReturned, fmt.Sprintf("starting run %q with a ticket that was given back", run))
 	}
 	return a.Ticket.Check(ticket.Claims{Run: run, Sandbox: sandbox, Class: string(pool)}, time.Now(), a.store.MAC)
 }

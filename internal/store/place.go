@@ -67,9 +67,16 @@ func prepareFiles(root *os.Root, o Options) error {
 		if err := checkFile(filepath.Join(o.Dir, name), info); err != nil {
 			return err
 		}
+		if name == File && info.Size() > 0 && info.Size() < leastSize {
+			return &Error{Kind: ErrCorrupt, Detail: fmt.Sprintf("it is cut off after %d bytes", info.Size())}
+		}
 	}
 	return nil
 }
+
+// leastSize is the smallest page of a database (sqlite.org/fileformat2.html); SQLite
+// takes a shorter file for an empty one, and would begin anew.
+const leastSize = 512
 
 func makeFile(root *os.Root, name string) error {
 	dir, err := root.Open(".")

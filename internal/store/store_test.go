@@ -138,6 +138,9 @@ func TestFaults(t *testing.T) {
 				return os.WriteFile(path, []byte("this is no database, it is a text that is long enough"), 0o600)
 			})
 		}},
+		{"cut off", ErrCorrupt, func(t *testing.T, dir string) Options {
+			return spoil(t, dir, func(path string) error { return os.Truncate(path, 1) })
+		}},
 		{"another program's", ErrCorrupt, func(t *testing.T, dir string) Options {
 			s := open(t, dir)
 			set(t, s, "PRAGMA application_id = 7")

@@ -125,16 +125,24 @@ func (t *Tx) admit(c Claim, waiter int64) (*Lease, Busy, error) {
 		return nil, busy, err
 	}
 	lease := &Lease{s: t.s, gate: gate, Run: c.Run, Class: c.Class, Slot: slot}
-	if waiter != 0 {
-		_, err = t.exec("UPDATE tickets SET admitted_at = ?, beat_at = ?1, slot = ?, expires_at = ? WHERE id = ?", c.Now.UnixMilli(), slot, c.Expires.UnixMilli(), waiter)
-	} else {
-		_, err = t.exec("INSERT INTO tickets (run, class, sandbox, consumer, asked_at, beat_at, expires_at, admitted_at, slot) VALUES (?, ?, ?, ?, ?5, ?5, ?, ?5, ?)",
-			c.Run, c.Class, c.Sandbox, c.Consumer, c.Now.UnixMilli(), c.Expires.UnixMilli(), slot)
-	}
-	if err != nil {
+	if err := t.noteAdmitted(c, waiter, slot); err != nil {
 		return nil, busy, errors.Join(err, lease.drop())
 	}
 	return lease, busy, nil
+}
+
+func (t *Tx) noteAdmitted(c Claim, waiter int64, slot int) error {
+	if waiter == 0 {
+		_, err := t.exec("INSERT INTO tickets (run, class, sandbox, consumer, asked_at, beat_at, expires_at, admitted_at, slot) VALUES (?, ?, ?, ?, ?5, ?5, ?, ?5, ?)",
+			c.Run, c.Class, c.Sandbox, c.Consumer, c.Now.UnixMilli(), c.Expires.UnixMilli(), slot)
+		return err
+	}
+	n, err := t.exec("UPDATE tickets SET admitted_at = ?1, beat_at = ?1, slot = ?2, expires_at = ?3 WHERE id = ?4 AND run = ?5 AND class = ?6 AND sandbox = ?7 AND slot IS NULL",
+		c.Now.UnixMilli(), slot, c.Expires.UnixMilli(), waiter, c.Run, c.Class, c.Sandbox)
+	if err == nil && n != 1 {
+		err = fmt.Errorf("admitting run %s: its place in the queue was taken away or changed: %w", c.Run, ErrLost)
+	}
+	return err
 }
 
 // freeSlot finds the lowest slot that no row has and whose gate nobody holds. The
@@ -317,8 +325,8 @@ func (l *Lease) Beat(ctx context.Context, now, expires time.Time) error {
 	})
 }
 
-// ErrLost is a lease that the store does not know any more.
-var ErrLost = errors.New("the store does not know the lease")
+// ErrLost is a lease or place that the store does not know any more.
+var ErrLost = errors.New("the store does not know the ticket")
 
 // Release gives the slot back and reads the store back. Whatever fails, the slot is
 // free afterwards, since its gate is not held any more. A nil lease, and one that was

@@ -23,6 +23,8 @@ const (
 	CodeSandbox  = "other-sandbox"
 	CodePool     = "other-pool"
 	CodeExpired  = "expired"
+	CodeReturned = "given-back"
+	CodeLost     = "lost" // the store does not know it any more
 )
 
 // Rejected is an error wrapping ErrRejected.
@@ -89,6 +91,9 @@ func (t Ticket) Check(want Claims, now time.Time, mac MAC) error {
 	}
 	return nil
 }
+
+// Reject returns a *Rejected for what only the issuer can know.
+func Reject(code, message string) error { return rejected(code, "%s", message) }
 
 func rejected(code, format string, args ...any) error {
 	return &Rejected{code, fmt.Sprintf(format, args...)}
