@@ -62,20 +62,32 @@ func Run(ctx context.Context, options Options) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("encoding the canary's plan: %w", err)
 	}
-	out, err := capture()
-	if err != nil {
-		return Result{}, err
-	}
 	o := options.Fence
 	o.Argv = []string{stage.InitPath, Command, string(plan)}
 	o.Derive = func(context.Context) (fence.Derived, error) { return fence.Derived{Grant: grant}, nil }
 	o.OnRequest, o.StandIn = w.recorded, w.standIn()
-	o.Stdin, o.Stdout, o.Stderr = out.null, out.stdout.write, out.stderr.write
-	o.NoTTY, o.NoCache, o.Timeout = true, true, limit
-	r := Result{Outcome: fence.Run(ctx, o)}
-	stdout, stderr := out.finish()
+	o.Timeout = limit
+	var r Result
+	var stdout, stderr []byte
+	if r.Outcome, stdout, stderr, err = Capture(ctx, o); err != nil {
+		return Result{}, err
+	}
 	err = r.judge(w, stdout, stderr)
 	return r, err
+}
+
+// Capture takes a command of sbx's own through the fence, without stdin and caches,
+// and returns the first megabyte of each of its outputs.
+func Capture(ctx context.Context, o fence.Options) (out fence.Outcome, stdout, stderr []byte, err error) {
+	s, err := capture()
+	if err != nil {
+		return out, nil, nil, err
+	}
+	o.Stdin, o.Stdout, o.Stderr = s.null, s.stdout.write, s.stderr.write
+	o.NoTTY, o.NoCache = true, true
+	out = fence.Run(ctx, o)
+	stdout, stderr = s.finish()
+	return out, stdout, stderr, nil
 }
 
 // judge puts the two ends together.

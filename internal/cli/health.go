@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fractalboxdev/sbx/internal/admission"
 	"github.com/fractalboxdev/sbx/internal/approval"
 	"github.com/fractalboxdev/sbx/internal/config"
 	"github.com/fractalboxdev/sbx/internal/deploy"
@@ -50,7 +51,7 @@ func newHealthCommand(e *environment) *cobra.Command {
 // health asks everything; whatever cannot be asked is the report's problem.
 func (e *environment) health(ctx context.Context) deploy.Health {
 	h := deploy.Health{
-		Version: e.build.Version, Contract: ContractVersion, Pools: []deploy.Pool{},
+		Version: e.build.Version, Contract: ContractVersion, Pools: []admission.Pool{},
 		Store: deploy.StoreHealth{Known: store.Known()},
 	}
 	known, err := e.examine(ctx, &h)
@@ -84,7 +85,12 @@ func (e *environment) examine(ctx context.Context, h *deploy.Health) (deploy.Kno
 	if err != nil {
 		return deploy.Known{}, err
 	}
-	h.Deployment = d.id
+	h.Deployment, h.Ceiling = d.id, c.Ceiling.V
+	pools, err := admission.Look(ctx, state, c.Caps())
+	if err != nil {
+		return deploy.Known{}, err
+	}
+	h.Pools = pools.Pools
 	h.Advisory = deploy.ReadAdvisory(ctx, s, c.Advisory.V, e.build.Version, e.signerOptions(c, state))
 	return deploy.Recall(ctx, s, d.id)
 }
@@ -124,7 +130,7 @@ func (e *environment) printHealth(h deploy.Health, asJSON bool) error {
 	}
 	rows = append(rows, term.Cells("advisory", withDetail(string(h.Advisory.State), h.Advisory.Detail)))
 	for _, p := range h.Pools {
-		rows = append(rows, term.Cells("class "+p.Class, fmt.Sprintf("%d of %s busy", p.Busy, bound(p.Cap))))
+		rows = append(rows, term.Cells("class "+string(p.Class), fmt.Sprintf("%d of %s busy", p.Busy, bound(p.Cap))))
 	}
 	e.out.Table(nil, rows)
 	return nil

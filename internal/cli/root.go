@@ -35,6 +35,8 @@ func newRootCommand(e *environment, args []string) *cobra.Command {
 		newKeysCommand(e),
 		newCanaryCommand(e),
 		newCanaryProbeCommand(e),
+		newDogfoodCommand(e),
+		newDogfoodPassCommand(e),
 		newHealthCommand(e),
 		newVerifyDeployCommand(e),
 		newServeCommand(e),

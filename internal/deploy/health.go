@@ -3,6 +3,7 @@ package deploy
 import (
 	"time"
 
+	"github.com/fractalboxdev/sbx/internal/admission"
 	"github.com/fractalboxdev/sbx/internal/advisory"
 	"github.com/fractalboxdev/sbx/internal/verdict"
 )
@@ -18,27 +19,20 @@ const (
 	Unsupported   Status = "unsupported"   // an advisory says so
 )
 
-// Pool is one class of runs as health shows it.
-type Pool struct {
-	Class string `json:"class"`
-	Cap   int    `json:"cap"`
-	Busy  int    `json:"busy"`
-}
-
 // Health is what `sbx health` says.
 type Health struct {
-	Status     Status          `json:"status"`
-	Why        string          `json:"why,omitempty"` // unless ok
-	Version    string          `json:"version"`
-	Contract   int             `json:"contract"`
-	Deployment string          `json:"deployment"`
-	Store      StoreHealth     `json:"store"`
-	Ceiling    int             `json:"ceiling"` // of runs at once, over all classes; 0: none
-	Pools      []Pool          `json:"pools"`
-	Canary     *verdict.Record `json:"canary"`
-	Attack     *verdict.Record `json:"attack"`
-	Dogfood    *verdict.Record `json:"dogfood"`
-	Advisory   Advisory        `json:"advisory"`
+	Status     Status           `json:"status"`
+	Why        string           `json:"why,omitempty"` // unless ok
+	Version    string           `json:"version"`
+	Contract   int              `json:"contract"`
+	Deployment string           `json:"deployment"`
+	Store      StoreHealth      `json:"store"`
+	Ceiling    int              `json:"ceiling"` // of runs at once, over all classes; 0: none
+	Pools      []admission.Pool `json:"pools"`
+	Canary     *verdict.Record  `json:"canary"`
+	Attack     *verdict.Record  `json:"attack"`
+	Dogfood    *verdict.Record  `json:"dogfood"`
+	Advisory   Advisory         `json:"advisory"`
 }
 
 // Judge fills in status and why from what is known, at the time now. Problem is what

@@ -119,6 +119,8 @@ func TestVerifyDeployGatesScripts(t *testing.T) {
 			{"migrations", 0, "migrations: current"},
 			{"canary", 0, "canary: passed"},
 			{"health", 0, "health: ok"},
+			{"dogfood", 0, "dogfood: passed"},
+			{"", 0, "dogfood: passed"},
 			{"heath", 2, "did you mean"},
 			{"--attempt 3", 2, "no flag"},
 			{"--attempts 0", 2, "--attempts"},
@@ -131,6 +133,20 @@ func TestVerifyDeployGatesScripts(t *testing.T) {
 				t.Errorf("verify-deploy %s: exit status %d, want %d\n%s%s", row.args, got.Exit, row.want, got.Stdout, got.Stderr)
 			}
 			says(t, got.Stdout+got.Stderr, row.says)
+		}
+	})
+}
+
+func TestDogfoodClonesOnceForTwoCalls(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		outside := watching(lab)
+		got := lab.Run(t, who, "sbx", "dogfood", "--fresh", "--json")
+		succeeded(t, got)
+		says(t, got.Stdout, `"outcome": "passed"`, `"deduped": true`, `"clones": 1`)
+		outside.nothingLeft(t)
+		if keys := lab.Run(t, who, "sbx", "keys", "list", "--consumer", "dogfood", "--json"); !strings.Contains(keys.Stdout, `"keys": []`) {
+			t.Errorf("left over: %s", keys.Stdout)
 		}
 	})
 }

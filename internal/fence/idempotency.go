@@ -63,7 +63,7 @@ type payload struct {
 	Env       string          `json:"env"` // under the store's own key: values are not told by it
 	Timeout   time.Duration   `json:"timeout"`
 	Stdin     string          `json:"stdin"`
-	Tree      []sandbox.Entry `json:"tree"` // the root file system, and with it the recipe
+	Tree      []sandbox.Entry `json:"tree"` // the root file system around the project, and with it the recipe
 	Class     string          `json:"class"`
 }
 
@@ -78,7 +78,7 @@ func (f *fence) payload(s *store.Store) (digest string, err error) {
 	}
 	p := payload{
 		Argv: f.o.Argv, Grant: f.digest(), Position: f.o.Position.String(), Workdir: facts.Workdir, Timeout: f.o.Timeout,
-		Stdin: f.o.StdinDigest, Tree: f.describe(facts, who, caches).Tree, Class: string(f.class()),
+		Stdin: f.o.StdinDigest, Tree: around(f.describe(facts, who, caches).Tree, facts.Workdir), Class: string(f.class()),
 	}
 	for _, e := range f.receipt.Endpoints {
 		p.Endpoints = append(p.Endpoints, e.Ecosystem+" "+e.URL)
@@ -93,6 +93,14 @@ func (f *fence) payload(s *store.Store) (digest string, err error) {
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), nil
+}
+
+// around leaves out what lies in the working directory: what is guarded there depends
+// on its content, which the call itself may have changed.
+func around(tree []sandbox.Entry, workdir string) []sandbox.Entry {
+	return slices.DeleteFunc(slices.Clone(tree), func(e sandbox.Entry) bool {
+		return e.Target != workdir && sandbox.Within(e.Target, workdir)
+	})
 }
 
 // callersEnvironment is what of the command's environment the caller and the grant

@@ -75,6 +75,7 @@ var table = map[string]place{
 	"canary":    {story, []string{"fence"}},
 	"deploy":    {story, []string{"approval", "canary", "fence", "admission"}},
 	"detached":  {story, []string{"fence", "workspace"}},
+	"dogfood":   {story, []string{"canary", "fence"}},
 	"fence":     {story, []string{"admission", "approval"}},
 	"workspace": {story, []string{"fence"}},
 

@@ -30,6 +30,9 @@ const maxSeen = 256
 // Origin serves until Close.
 type Origin struct {
 	roots *x509.CertPool
+
+	certificate []byte // DER
+
 	http  *http.Server
 	plain net.Listener
 	tls   net.Listener
@@ -37,8 +40,9 @@ type Origin struct {
 	udp   []net.PacketConn // datagrams, over UDP and unix sockets
 	serve sync.WaitGroup
 
-	mu   sync.Mutex
-	seen []Sighting
+	mu    sync.Mutex
+	seen  []Sighting
+	files map[string][]byte // by path; nil: every path is there
 }
 
 // Start listens for HTTP and HTTPS on the loopback, and for bare connections and
@@ -50,7 +54,7 @@ func Start(ctx context.Context, names []string) (*Origin, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &Origin{roots: roots}
+	o := &Origin{roots: roots, certificate: certificate.Certificate[0]}
 	if err := o.listen(ctx, certificate); err != nil {
 		return nil, errors.Join(err, o.Close())
 	}
@@ -160,6 +164,9 @@ func (o *Origin) acceptUnix(l net.Listener) {
 // Roots are what the origin's certificate is to be checked against.
 func (o *Origin) Roots() *x509.CertPool { return o.roots }
 
+// Certificate is the origin's certificate, its own authority, in DER.
+func (o *Origin) Certificate() []byte { return o.certificate }
+
 // Plain is the address of HTTP.
 func (o *Origin) Plain() netip.AddrPort { return addrPort(o.plain.Addr()) }
 
@@ -208,14 +215,38 @@ func (o *Origin) note(via, text string) {
 	}
 }
 
-// ServeHTTP answers everything with 200.
+// Publish makes the origin answer with these files, by path, and with 404 for all others.
+func (o *Origin) Publish(files map[string][]byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.files = files
+}
+
+// published returns the content of a path.
+func (o *Origin) published(path string) ([]byte, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.files == nil {
+		return []byte("the canary's origin\n"), true
+	}
+	content, ok := o.files[path]
+	return content, ok
+}
+
+// ServeHTTP answers with what was published, or everything with 200.
 func (o *Origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	via := "http"
 	if r.TLS != nil {
 		via = "https"
 	}
 	o.note(via, r.URL.Path)
-	_, _ = io.WriteString(w, "the canary's origin\n")
+	content, ok := o.published(r.URL.Path)
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	_, _ = w.Write(content)
 }
 
 func (o *Origin) acceptBare(l net.Listener) {

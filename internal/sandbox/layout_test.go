@@ -22,7 +22,9 @@ func exampleFacts() Facts {
 		ToolRoots:   []Tool{{"/home/ann/.cargo", "/home/ann/.cargo"}},
 		Credentials: []string{"/home/ann/.cargo/credentials.toml"},
 		Protected: []Protected{
-			{Path: "/home/ann/src/app/.git", Pin: true}, {Path: "/home/ann/src/app/.git/hooks"}, {Path: "/home/ann/src/app/.git/config"},
+			{Path: "/home/ann/src/app/.git", Pin: true},
+			{Path: "/home/ann/src/app/.git/hooks"},
+			{Path: "/home/ann/src/app/.git/config"},
 			{Path: "/home/ann/src/app/.husky/_", Private: true},
 		},
 		Passwd: "root:x:0:0:root:/root:/bin/bash\n", Group: "root:x:0:\n",
@@ -36,8 +38,10 @@ func exampleRequest() LayoutRequest {
 		Bundle: "/run/sbx/bundle.pem", Caches: []Cache{{"/home/ann/.cache/sbx/1/js/npm", "/home/ann/.npm"}},
 		Hidden: []string{"/home/ann/src/app/out", "/elsewhere"}, Outbox: "/state/scratch/r1",
 		Paths: Paths{Workdir: "/home/ann/src/app", Shown: []Shown{
-			{"/srv/link", "/srv/data", ReadOnly}, {"/home/ann/src/app/docs", "/home/ann/src/app/docs", ReadOnly},
-			{"/home/ann/src/app/docs/out", "/home/ann/src/app/docs/out", Writable}, {"/home/ann/src/app/.env", "/home/ann/src/app/.env", Hidden},
+			{"/srv/link", "/srv/data", ReadOnly},
+			{"/home/ann/src/app/docs", "/home/ann/src/app/docs", ReadOnly},
+			{"/home/ann/src/app/docs/out", "/home/ann/src/app/docs/out", Writable},
+			{"/home/ann/src/app/.env", "/home/ann/src/app/.env", Hidden},
 		}},
 	}
 }
