@@ -1,20 +1,23 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fractalboxdev/sbx/internal/artifact"
+	"github.com/fractalboxdev/sbx/internal/cgroup"
 	"github.com/fractalboxdev/sbx/internal/host"
 	"github.com/fractalboxdev/sbx/internal/netns"
 	"github.com/fractalboxdev/sbx/internal/term"
 )
 
 func newDoctorCommand(e *environment) *cobra.Command {
-	var asJSON, inside bool
+	var asJSON, inside, apparmor bool
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Tell what this machine gives and what it lacks",
 		Long: "Tell what this machine gives and what it lacks. Each answer is yes, no or unknown.\n" +
@@ -24,10 +27,14 @@ func newDoctorCommand(e *environment) *cobra.Command {
 			if inside {
 				return host.Inside(e.stdin, e.stdout, tryNetwork)
 			}
+			if apparmor {
+				return e.appArmorProfile()
+			}
 			return e.doctor(asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&apparmor, "apparmor", false, "print an AppArmor profile that lets this sbx make user namespaces, and nothing else")
 	cmd.Flags().BoolVar(&inside, "inside", false, "the half that doctor itself starts in new namespaces")
 	cmd.Flags().Lookup("inside").Hidden = true
 	return cmd
@@ -47,7 +54,7 @@ func (e *environment) doctor(asJSON bool) error {
 	done := e.say.Progress("asking the kernel")
 	facts := host.New(host.Options{Inside: []string{"sbx", "doctor", "--inside"}, Libseccomp: libseccomp}).Facts()
 	done()
-	facts = append(facts, e.configFact(), e.stateFact())
+	facts = append(facts, slices.Concat(cgroupFacts(), []host.Fact{e.configFact(), e.stateFact()})...)
 	ready := host.Ready(facts)
 	if asJSON {
 		err := e.printJSON(struct {
@@ -64,6 +71,37 @@ func (e *environment) doctor(asJSON bool) error {
 		return &exitError{code: exitNegative}
 	}
 	return nil
+}
+
+func (e *environment) appArmorProfile() error {
+	binary, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program: %w", err)
+	}
+	e.out.Raw(host.AppArmorProfile(binary))
+	return nil
+}
+
+// cgroupFacts says of each bound that a run may have whether the kernel would hold it
+// for all of its processes together.
+func cgroupFacts() []host.Fact {
+	plan := cgroup.NewPlan("doctor", cgroup.Limits{Memory: 1 << 30, CPU: 1000, Processes: 100})
+	facts := make([]host.Fact, 0, 3)
+	for _, c := range [...]struct{ name, cost string }{
+		{cgroup.Memory, "memory is bounded for each process alone"},
+		{cgroup.CPU, "processors are not bounded"},
+		{cgroup.Pids, "processes are counted with all others of the user"},
+	} {
+		f := host.Fact{Name: c.name + " cgroup", Need: host.Better, State: host.Yes, Detail: "a group can be made", Cost: c.cost}
+		if err := plan.Missing[c.name]; err != nil {
+			f.State, f.Detail, f.Fix = host.No, err.Error(), "start sbx under: systemd-run --user --scope -p Delegate=yes sbx exec ..."
+			if errors.Is(err, cgroup.ErrNone) {
+				f.Fix = "boot with systemd.unified_cgroup_hierarchy=1, or mount the hierarchy"
+			}
+		}
+		facts = append(facts, f)
+	}
+	return facts
 }
 
 func (e *environment) configFact() host.Fact {

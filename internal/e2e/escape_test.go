@@ -126,16 +126,22 @@ var processAttempts = []attempt{
 // buildProbe compiles testdata/probe.c.
 func buildProbe(t *testing.T) string {
 	t.Helper()
+	return contents(t, compiled(t, "probe.c"))
+}
+
+// compiled is the path of a C program of testdata.
+func compiled(t *testing.T, source string) string {
+	t.Helper()
 	compiler, err := exec.CommandContext(t.Context(), "go", "env", "CC").Output()
 	if err != nil {
 		t.Fatalf("asking for the C compiler: %v", err)
 	}
-	program := filepath.Join(t.TempDir(), "probe")
-	build := exec.CommandContext(t.Context(), strings.TrimSpace(string(compiler)), "-static", "-O1", "-Wall", "-o", program, "testdata/probe.c")
+	program := filepath.Join(t.TempDir(), "program")
+	build := exec.CommandContext(t.Context(), strings.TrimSpace(string(compiler)), "-static", "-O1", "-Wall", "-o", program, "testdata/"+source)
 	if text, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("compiling the probe: %v\n%s", err, text)
+		t.Fatalf("compiling %s: %v\n%s", source, err, text)
 	}
-	return contents(t, program)
+	return program
 }
 
 func spoken(attempts []attempt) string {

@@ -18,6 +18,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/grant"
+	"github.com/fractalboxdev/sbx/internal/host"
 	"github.com/fractalboxdev/sbx/internal/netns"
 	"github.com/fractalboxdev/sbx/internal/pki"
 	"github.com/fractalboxdev/sbx/internal/proxy"
@@ -223,18 +224,21 @@ func (f *fence) identity() (identity, error) {
 		shell = "/bin/sh"
 	}
 	self := f.o.Self
+	missing, next := []string(nil), ""
+	if self.UID == 0 && !sandbox.OnlyOwnID() {
+		missing, next = host.New(host.Options{}).RootAdvice()
+	}
 	switch {
+	case len(missing) > 0:
+		return identity{}, &event.Refusal{
+			Kind: event.RefusedSandbox, Code: "root-without-capabilities", Next: next,
+			Message: "sbx runs as root without " + strings.Join(missing, ", ") + ": the command could not be kept away from root's own files",
+		}
 	case self.Privileged:
 	case self.UID != 0:
 		return identity{uid: uint32(self.UID), gid: uint32(self.GID), name: userName(self.UID), shell: shell}, nil //nolint:gosec // ids are 32 bits
-	case sandbox.OnlyOwnID():
+	default: // root of a user namespace with no other id: an ordinary user outside
 		return identity{uid: rootUID, gid: rootUID, name: "sbx", shell: shell}, nil
-	default:
-		return identity{}, &event.Refusal{
-			Kind: event.RefusedSandbox, Code: "root-without-capabilities",
-			Message: "sbx runs as root without CAP_SYS_ADMIN: the command could not be kept away from root's own files",
-			Next:    "run sbx as an ordinary user, as in: setpriv --reuid 1000 --regid 1000 --clear-groups sbx exec …",
-		}
 	}
 	mapping, err := sandbox.HostMapping(self.UID, self.GID)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/cgroup"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/handshake"
+	"github.com/fractalboxdev/sbx/internal/host"
 	"github.com/fractalboxdev/sbx/internal/project"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/secret"
@@ -206,24 +207,46 @@ func (f *fence) refusal(step string, err error) error {
 	if h, ok := errors.AsType[*handshake.Failure](err); ok {
 		r.Message, r.Next = explainFailure(h)
 	}
+	if r.Kind == event.RefusedSandbox && r.Next == "" {
+		r.Next = seeDoctor
+	}
 	return r
 }
 
-// explainFailure says in words what the kernel refused the runner, and what helps.
+// explainFailure says in words what the host refused the runner, and what helps.
 func explainFailure(h *handshake.Failure) (message, next string) {
-	errno := h.Errno
-	const doctor = "run `sbx doctor` for what this host allows"
-	switch {
-	case h.Step == "unshare-user" && errno == unix.ENOSPC:
-		return "creating a user namespace: the host's limit is 0 (user.max_user_namespaces)",
-			"raise it: sysctl -w user.max_user_namespaces=15000"
-	case h.Step == "unshare-user" || h.Step == "uid-map" || h.Step == "setgroups":
-		return fmt.Sprintf("creating a user namespace: %s at %s: a chroot, a seccomp filter, AppArmor or a sysctl forbids it", errno.Error(), h.Step), doctor
-	case strings.Contains(h.Detail, sandbox.ErrNotIDMappable.Error()):
+	if strings.Contains(h.Detail, sandbox.ErrNotIDMappable.Error()) {
 		return h.Step + ": " + h.Detail, "as root sbx needs a file system with idmapped mounts; use one, or run sbx as an ordinary user"
 	}
-	return "preparing the sandbox: " + h.Error(), doctor
+	message = "preparing the sandbox: " + shorter(h.Error())
+	if h.Step == "unshare-user" || h.Step == "uid-map" || h.Step == "setgroups" {
+		message = fmt.Sprintf("creating a user namespace: %s at %s", h.Errno.Error(), h.Step)
+	}
+	why, next := host.New(host.Options{}).Explain(host.Blocked{Step: h.Step, Errno: h.Unwrap(), Detail: h.Detail})
+	if why == "" {
+		return message, seeDoctor
+	}
+	return message + ": " + why, next
 }
+
+// shorter drops what libcontainer says of itself before the step that failed, and the
+// descriptors of a mount.
+func shorter(text string) string {
+	const mark = "error during container init: "
+	if head, tail, ok := strings.Cut(text, ": starting the container: "); ok {
+		if i := strings.LastIndex(tail, mark); i >= 0 {
+			text = head + ": " + tail[i+len(mark):]
+		}
+	}
+	if head, tail, ok := strings.Cut(text, ": mount src="); ok {
+		if i := strings.LastIndex(tail, ": "); i >= 0 {
+			text = head + tail[i:]
+		}
+	}
+	return text
+}
+
+const seeDoctor = "run `sbx doctor` for what this host allows"
 
 func (f *fence) checkCommand() error {
 	if len(f.o.Argv) == 0 || strings.TrimSpace(f.o.Argv[0]) == "" {

@@ -147,7 +147,9 @@ func TestAdviceReadsTheHost(t *testing.T) {
 		{"proc/sys/kernel/unprivileged_userns_clone", "0\n", "kernel.unprivileged_userns_clone is 0"},
 		{"proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n", "AppArmor restricts them"},
 		{"proc/self/status", "Name:\tx\nSeccomp:\t2\n", "a seccomp filter is on this process"},
-		{"proc/self/status", "Seccomp:\t0\n", "perhaps this is a chroot"},
+		{"proc/self/status", "Seccomp:\t0\n", "this is a chroot, or a security module"},
+		{"proc/self/uid_map", "", "uid_map is empty"},
+		{"proc/self/mountinfo", "1 2 0:1 / /home rw - ext4 x rw\n", "this is a chroot"},
 	}
 	for _, c := range cases {
 		root := t.TempDir()
@@ -193,5 +195,106 @@ func TestAChildThatFailsIsNoAnswer(t *testing.T) {
 	r := runInside(context.Background(), []string{"host.test", "-test.run", "^$"})
 	if r.User != Yes || r.NFT != "" || r.Err == "" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// hosts are trees of /proc and marks of runtimes, with what Explain has to say of a
+// step there.
+var hosts = []struct {
+	name      string
+	files     map[string]string
+	blocked   Blocked
+	why, next []string
+}{
+	{
+		"AppArmor, Ubuntu 24.04",
+		map[string]string{"proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n", "proc/self/attr/apparmor/current": "unprivileged_userns (enforce)\n"},
+		Blocked{"uid-map", unix.EPERM, ""},
+		[]string{"AppArmor restricts them (kernel.apparmor_restrict_unprivileged_userns is 1)"},
+		[]string{"sbx doctor --apparmor | sudo tee /etc/apparmor.d/sbx", "apparmor_parser -r"},
+	},
+	{
+		"AppArmor, with a profile",
+		map[string]string{"proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n", "proc/self/attr/apparmor/current": "sbx (unconfined)\n", "proc/self/status": "Seccomp:\t2\n"},
+		Blocked{"unshare-user", unix.EPERM, ""},
+		[]string{"a seccomp filter"},
+		[]string{"seccomp=unconfined"},
+	},
+	{
+		"Docker",
+		map[string]string{".dockerenv": "", "proc/self/status": "Seccomp:\t2\n"},
+		Blocked{"unshare-user", unix.EPERM, ""},
+		[]string{"a seccomp filter"},
+		[]string{"docker run --user 1000", "seccomp=unconfined", "apparmor=unconfined", "systempaths=unconfined"},
+	},
+	{
+		"podman",
+		map[string]string{"run/.containerenv": "", "proc/self/status": "Seccomp:\t2\n"},
+		Blocked{"container", nil, "sethostname: operation not permitted"},
+		[]string{"a seccomp filter"},
+		[]string{"podman run", "unmask=ALL"},
+	},
+	{
+		"Kubernetes",
+		map[string]string{"run/secrets/kubernetes.io/x": "", "proc/self/mountinfo": "1 2 0:1 / / rw - ext4 x rw\n3 1 0:2 / /proc/acpi ro - tmpfs x ro\n"},
+		Blocked{"container", nil, `error mounting "proc" to rootfs: operation not permitted`},
+		[]string{"/proc is masked here (/proc/acpi)"},
+		[]string{"procMount: Unmasked", "hostUsers: false"},
+	},
+	{
+		"limit of network namespaces",
+		map[string]string{"proc/sys/user/max_net_namespaces": "0\n"},
+		Blocked{"unshare-net", unix.ENOSPC, ""},
+		[]string{"user.max_net_namespaces is 0"},
+		[]string{"sudo sysctl -w user.max_net_namespaces=15000"},
+	},
+	{
+		"limit found in libcontainer's words",
+		map[string]string{"proc/sys/user/max_pid_namespaces": "0\n"},
+		Blocked{"container", nil, "failed to unshare remaining namespaces: No space left on device"},
+		[]string{"user.max_pid_namespaces is 0"},
+		[]string{"sysctl -w user.max_pid_namespaces="},
+	},
+	{
+		"a kernel without nft", nil,
+		Blocked{"network", unix.EOPNOTSUPP, "adding rules"},
+		[]string{"nft"},
+		[]string{"modprobe -a nf_tables"},
+	},
+	{"what nobody knows", nil, Blocked{"mount-tree", unix.ENOENT, "x"}, nil, nil},
+}
+
+func TestRefusedStepsAreExplained(t *testing.T) {
+	for _, c := range hosts {
+		root := t.TempDir()
+		for name, text := range c.files {
+			path := filepath.Join(root, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		why, next := New(Options{Root: root}).Explain(c.blocked)
+		for _, word := range c.why {
+			if !strings.Contains(why, word) {
+				t.Errorf("%s: %q is not in %q", c.name, word, why)
+			}
+		}
+		for _, word := range c.next {
+			if !strings.Contains(next, word) {
+				t.Errorf("%s: %q is not in %q", c.name, word, next)
+			}
+		}
+		if c.why == nil && (why != "" || next != "") {
+			t.Errorf("%s: %q, %q", c.name, why, next)
+		}
+	}
+}
+
+func TestAppArmorProfileNamesTheBinary(t *testing.T) {
+	profile := AppArmorProfile("/opt/my tools/sbx")
+	for _, want := range []string{`profile sbx "/opt/my tools/sbx" flags=(unconfined) {`, "\n  userns,\n", "abi <abi/4.0>,"} {
+		if !strings.Contains(profile, want) {
+			t.Errorf("%q is not in\n%s", want, profile)
+		}
 	}
 }

@@ -22,17 +22,18 @@ const insideTimeout = 10 * time.Second
 
 // insideResult is what the child tried, as it reports it.
 type insideResult struct {
-	User       State  `json:"-"`
-	Network    State  `json:"network"`
-	NFT        State  `json:"nft"`
-	NFTErr     string `json:"nft_err,omitempty"`
-	Proc       State  `json:"proc"`
-	ProcErr    string `json:"proc_err,omitempty"`
-	Overlay    State  `json:"overlay"`
-	OverlayErr string `json:"overlay_err,omitempty"`
-	Idmap      State  `json:"-"`
-	IdmapErr   string `json:"-"`
-	Err        string `json:"-"` // why there is no report
+	User       State    `json:"-"`
+	Network    State    `json:"network"`
+	NFT        State    `json:"nft"`
+	NFTErr     string   `json:"nft_err,omitempty"`
+	Proc       State    `json:"proc"`
+	ProcErr    string   `json:"proc_err,omitempty"`
+	Overlay    State    `json:"overlay"`
+	OverlayErr string   `json:"overlay_err,omitempty"`
+	Refused    []string `json:"refused,omitempty"` // system calls
+	Idmap      State    `json:"-"`
+	IdmapErr   string   `json:"-"`
+	Err        string   `json:"-"` // why there is no report
 }
 
 // answer turns one field into a probe's answer.
@@ -40,7 +41,7 @@ func (r insideResult) answer(field func(insideResult) (State, string), fix strin
 	state, detail := field(r)
 	switch {
 	case state == "":
-		return answer{Unknown, "not tried: " + r.Err, fix}
+		return answer{Unknown, "not tried: " + r.Err, ""}
 	case state == Yes:
 		return answer{Yes, "tried", ""}
 	}
@@ -78,7 +79,7 @@ func insideCommand(ctx context.Context, argv []string) *exec.Cmd {
 	cmd.Env = []string{}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID,
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
 		Pdeathsig:   syscall.SIGKILL,
@@ -108,6 +109,7 @@ func Inside(in io.Reader, out io.Writer, network func() error) error {
 	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
+	r.Refused = refused(neededInside())
 	r.Proc, r.ProcErr = outcome(tryProc())
 	r.Overlay, r.OverlayErr = outcome(tryOverlay())
 	if err := json.NewEncoder(out).Encode(r); err != nil {

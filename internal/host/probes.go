@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -38,14 +37,19 @@ var probes = [...]probe{
 	{"new procfs", always(Required), "no command can be run: the host's /proc is never shown inside", procMount},
 	{"seccomp filter", always(Required), "no command can be run", seccompFilter},
 	{"libseccomp", always(Required), "no command can be run: this binary cannot make a filter", libseccomp},
+	{"system calls", always(Required), "no command can be run", systemCalls},
 	{"no_new_privs", always(Required), "no command can be run", noNewPrivs},
 	{"idmapped mounts", requiredForRoot, "started as root, a command cannot have files on disk that belong to the caller", idmapped},
 	{"pseudo-terminals", always(Better), "interactive commands get no terminal", devpts},
 	{"landlock", always(Better), "one wall less against host sockets in the working directory", landlock},
 	{"overlayfs", always(Better), "kept sandboxes copy where they could layer", overlay},
-	{"cgroup", always(Better), "limits of memory and processes rest on rlimits alone", cgroup},
+	{"unix_diag", always(Info), "", unixDiag},
+	{"cgroup version", always(Info), "", cgroup},
+	{"container", always(Info), "", container},
+	{"AppArmor", always(Info), "", apparmor},
 	{"security modules", always(Info), "", securityModules},
 	{"vsock", always(Info), "", vsock},
+	{"foreign programs", always(Info), "", binfmt},
 	{"kernel", always(Info), "", kernel},
 }
 
@@ -64,27 +68,6 @@ func userNamespace(h *Host) answer {
 	return answer{Unknown, child.Err, next}
 }
 
-// UserNamespaceAdvice reads why this host may refuse user namespaces and what
-// a person can do. It is worth asking only after one was refused.
-func (h *Host) UserNamespaceAdvice() (why, next string) {
-	if v, ok := h.read("/proc/sys/user/max_user_namespaces"); ok && v == "0" {
-		return "user.max_user_namespaces is 0", "sudo sysctl -w user.max_user_namespaces=15000"
-	}
-	if v, ok := h.read("/proc/sys/kernel/unprivileged_userns_clone"); ok && v == "0" {
-		return "kernel.unprivileged_userns_clone is 0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"
-	}
-	if v, ok := h.read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"); ok && v != "0" {
-		return "AppArmor restricts them (kernel.apparmor_restrict_unprivileged_userns is " + v + ")",
-			"give sbx an AppArmor profile with \"userns,\", or sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-	}
-	if h.status("Seccomp") == "2" {
-		return "a seccomp filter is on this process, as in a container, and may refuse them",
-			"allow unshare and clone with CLONE_NEWUSER in the container's seccomp profile"
-	}
-	return "no limit is set, so perhaps this is a chroot or a container without them",
-		"run sbx outside the chroot or container, or let the container make user namespaces"
-}
-
 // status returns a field of /proc/self/status.
 func (h *Host) status(field string) string {
 	text, _ := h.read("/proc/self/status")
@@ -97,36 +80,56 @@ func (h *Host) status(field string) string {
 }
 
 // rootCapabilities are what uid 0 needs to make a sandbox, by bit (linux/capability.h).
+// Found by leaving out each.
 var rootCapabilities = [...]struct {
 	bit  uint
 	name string
 }{
 	{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"},
 	{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"},
+	{unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE"},
+	{unix.CAP_SYS_CHROOT, "CAP_SYS_CHROOT"},
+	{unix.CAP_NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE"},
 	{unix.CAP_SETUID, "CAP_SETUID"},
 	{unix.CAP_SETGID, "CAP_SETGID"},
-	{unix.CAP_SETFCAP, "CAP_SETFCAP"},
+	{unix.CAP_CHOWN, "CAP_CHOWN"},
+	{unix.CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE"},
+}
+
+// missingCapabilities returns the names of those that this process does not have.
+func missingCapabilities() (missing []string) {
+	var data [2]unix.CapUserData
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	if unix.Capget(&header, &data[0]) != nil {
+		return nil // what is missing shows when it is used
+	}
+	bits := uint64(data[0].Effective) | uint64(data[1].Effective)<<32
+	for _, c := range rootCapabilities {
+		if bits&(1<<c.bit) == 0 {
+			missing = append(missing, c.name)
+		}
+	}
+	return missing
 }
 
 func capabilities(h *Host) answer {
 	if os.Geteuid() != 0 {
 		return answer{Yes, "not needed by an ordinary user", ""}
 	}
-	bits, err := strconv.ParseUint(h.status("CapEff"), 16, 64)
-	if err != nil {
-		return answer{Unknown, "/proc/self/status has no CapEff", "mount /proc"}
+	if h.onlyOwnID() {
+		return answer{Yes, "not needed by the root of a user namespace that has no other id", ""}
 	}
-	var missing []string
-	for _, c := range rootCapabilities {
-		if bits&(1<<c.bit) == 0 {
-			missing = append(missing, c.name)
-		}
-	}
-	if len(missing) > 0 {
-		list := strings.Join(missing, ", ")
-		return answer{No, "uid 0 without " + list, "start sbx as an ordinary user, or give the container " + list}
+	if missing, next := h.RootAdvice(); len(missing) > 0 {
+		return answer{No, "uid 0 without " + strings.Join(missing, ", "), next}
 	}
 	return answer{Yes, "all that are needed", ""}
+}
+
+// onlyOwnID reports whether this user namespace has no id but the caller's.
+func (h *Host) onlyOwnID() bool {
+	text, _ := h.read("/proc/self/uid_map")
+	fields := strings.Fields(text)
+	return len(fields) == 3 && fields[2] == "1"
 }
 
 func networkNamespace(h *Host) answer {
@@ -136,12 +139,18 @@ func networkNamespace(h *Host) answer {
 
 func nftRedirect(h *Host) answer {
 	return h.child().answer(func(r insideResult) (State, string) { return r.NFT, r.NFTErr },
-		"sudo modprobe -a nf_tables nft_chain_nat nft_redir nft_reject_inet")
+		nftFix)
 }
 
+const nftFix = "sudo modprobe -a nf_tables nft_chain_nat nft_redir nft_reject_inet"
+
 func procMount(h *Host) answer {
-	return h.child().answer(func(r insideResult) (State, string) { return r.Proc, r.ProcErr },
-		"parts of /proc are masked here, as container runtimes do: start the container with an unmasked /proc (--security-opt unmask=ALL)")
+	why, next := h.procAdvice()
+	a := h.child().answer(func(r insideResult) (State, string) { return r.Proc, r.ProcErr }, next)
+	if a.state == No {
+		a.detail += ": " + why
+	}
+	return a
 }
 
 func overlay(h *Host) answer {
@@ -208,18 +217,10 @@ func landlock(*Host) answer {
 
 func cgroup(h *Host) answer {
 	mode := h.cgroupMode()
-	if mode != "v2" {
-		return answer{No, "mode " + mode + ": sbx delegates nothing there", "boot with systemd.unified_cgroup_hierarchy=1"}
+	if own := h.ownCgroup(); own != "" {
+		mode += ", this process in " + own
 	}
-	own := h.ownCgroup()
-	if own == "" {
-		return answer{Unknown, "mode v2, own group not found", ""}
-	}
-	dir := filepath.Join("/", h.opt.Root, "/sys/fs/cgroup", own)
-	if err := unix.Access(dir, unix.W_OK); err != nil {
-		return answer{No, "mode v2, " + own + " is not delegated", "start sbx under: systemd-run --user --scope -p Delegate=yes"}
-	}
-	return answer{Yes, "mode v2, " + own + " is writable", ""}
+	return answer{Yes, mode, ""}
 }
 
 func (h *Host) cgroupMode() string {

@@ -53,6 +53,7 @@ func containerConfig(m *Mapping) *configs.Config {
 		Rootfs:          rootDir,
 		RootlessCgroups: true,
 		NoNewPrivileges: true,
+		NoNewKeyring:    keyringsRefused(),
 		Hostname:        Hostname,
 		Capabilities:    &configs.Capabilities{Bounding: kept, Effective: kept, Permitted: kept},
 		Cgroups:         &cgroups.Cgroup{Name: "sbx", Rootless: true, Resources: &cgroups.Resources{}},
@@ -77,6 +78,14 @@ func containerConfig(m *Mapping) *configs.Config {
 	return c
 }
 
+// keyringsRefused reports whether a filter that is on this process, as in a container,
+// refuses keyctl(2). The sandbox then cannot have a session keyring of its own, and
+// inherits the filter, so that it reaches no keyring at all.
+func keyringsRefused() bool {
+	_, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, false)
+	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS)
+}
+
 // Container is a started container whose init waits for its plan.
 type Container struct {
 	container *libcontainer.Container
@@ -86,6 +95,7 @@ type Container struct {
 }
 
 func (b *Builder) create() (err error) {
+	logrus.SetOutput(io.Discard) // what goes wrong is an error
 	if b.container, err = libcontainer.Create(stateDir, "sbx", containerConfig(b.mapping)); err != nil {
 		return fmt.Errorf("creating the container: %w", err)
 	}

@@ -58,6 +58,21 @@ static void read_arguments(char name[64], char command[64])
 		strcpy(command, line + first + 1);
 }
 
+// The fewest descriptors that sbx works with; with a few less the Go runtime itself
+// would crash.
+#define FEWEST 64
+
+static void check_descriptors(void)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_max < FEWEST) {
+		dprintf(2, "sbx: too few descriptors: the hard limit is %lu, and sbx needs %d\n  next: raise it, as in: ulimit -n %d\n",
+			(unsigned long)files.rlim_max, FEWEST, FEWEST);
+		_exit(125);
+	}
+}
+
 // A descriptor below 3 that the caller left closed would become one of sbx's own
 // and then the command's.
 static void fill_stdio(void)
@@ -67,8 +82,10 @@ static void fill_stdio(void)
 	do
 		fd = open("/dev/null", O_RDWR);
 	while (fd >= 0 && fd <= 2);
-	if (fd < 0)
+	if (fd < 0) {
+		dprintf(2, "sbx: opening /dev/null: %s\n", strerror(errno));
 		_exit(125);
+	}
 	close(fd);
 }
 
@@ -192,6 +209,7 @@ __attribute__((constructor(101))) static void sbx_stage(void)
 		sbx_init_main();
 	if (strcmp(command, "init") != 0)
 		unsetenv("_LIBCONTAINER_INITPIPE");
+	check_descriptors();
 	fill_stdio();
 	sbx_euid = (int)geteuid(), sbx_egid = (int)getegid();
 	if (!fences(command))
