@@ -50,7 +50,6 @@ type Claim struct {
 	Audience string   // the store's id
 	Sandbox  string   // the key, "" for a sandbox of the run's own
 	Workdir  string   // without symbolic links
-	Position string   // enforce, report, legacy
 	Task     string   // "" for whichever the attestation names
 	Ordinal  int      // with Task; negative for whichever
 }
@@ -150,8 +149,6 @@ func (c Claim) check(a floor.Attestation) error {
 		return reject(CodeOtherSandbox, anew, nil, "it is for %s, not %s", sandboxName(a.Sandbox), sandboxName(c.Sandbox))
 	case a.Workdir != c.Workdir:
 		return reject(CodeOtherWorkdir, here, nil, "it is for the directory %s, not %s", a.Workdir, c.Workdir)
-	case positionName(a.Position) != positionName(c.Position):
-		return reject(CodeOtherPosition, anew, nil, "it is for the position %s, not %s", positionName(a.Position), positionName(c.Position))
 	}
 	return nil
 }
@@ -170,9 +167,12 @@ func positionName(position string) string {
 	return position
 }
 
-// CheckGrant compares the grant that was approved with the run's.
-func (a Attested) CheckGrant(digest string) error {
-	if a.GrantDigest == digest {
+// CheckGrant compares the grant and the position that were approved with the run's.
+func (a Attested) CheckGrant(digest, position string) error {
+	switch {
+	case positionName(a.Position) != positionName(position):
+		return reject(CodeOtherPosition, anew, nil, "it is for the position %s, not %s", positionName(a.Position), positionName(position))
+	case a.GrantDigest == digest:
 		return nil
 	}
 	return reject(CodeOtherGrant, anew, nil, "it is for another grant: its digest is %s, that of this run %s", a.GrantDigest, digest)

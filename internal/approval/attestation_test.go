@@ -19,7 +19,7 @@ var push = []string{"git", "push", "origin", "main"}
 
 // claim is the run that the tests approve.
 func claim() Claim {
-	return Claim{Argv: push, Matched: floor.Match(push), Audience: "store-1", Workdir: "/home/dev/project", Position: "enforce", Ordinal: -1}
+	return Claim{Argv: push, Matched: floor.Match(push), Audience: "store-1", Workdir: "/home/dev/project", Ordinal: -1}
 }
 
 func (g *gate) statement() floor.Attestation {
@@ -55,10 +55,11 @@ func TestAnAttestationIsChecked(t *testing.T) {
 	if err != nil || a.TaskID != "task-7" || !strings.HasPrefix(a.Fingerprint, "SHA256:") {
 		t.Fatalf("%+v, %v", a, err)
 	}
-	if err := errors.Join(a.CheckGrant(strings.Repeat("0a", 32)), a.CheckTime(g.opt.Now), a.CheckTime(g.opt.Now.Add(floor.DefaultLifetime-time.Second)), a.CheckTime(g.opt.Now.Add(-floor.MaxSkew))); err != nil {
+	if err := errors.Join(a.CheckGrant(strings.Repeat("0a", 32), "enforce"), a.CheckTime(g.opt.Now), a.CheckTime(g.opt.Now.Add(floor.DefaultLifetime-time.Second)), a.CheckTime(g.opt.Now.Add(-floor.MaxSkew))); err != nil {
 		t.Error(err)
 	}
-	rejected(t, a.CheckGrant(strings.Repeat("0b", 32)), CodeOtherGrant)
+	rejected(t, a.CheckGrant(strings.Repeat("0b", 32), "enforce"), CodeOtherGrant)
+	rejected(t, a.CheckGrant(strings.Repeat("0a", 32), "report"), CodeOtherPosition)
 	rejected(t, a.CheckTime(g.opt.Now.Add(floor.DefaultLifetime)), CodeOver)
 	rejected(t, a.CheckTime(g.opt.Now.Add(-floor.MaxSkew-time.Second)), CodeNotYet)
 }
@@ -67,13 +68,12 @@ func TestAnAttestationIsChecked(t *testing.T) {
 func TestVector30_EveryDifferenceIsRejectedWithItsCode(t *testing.T) {
 	g := newGate(t)
 	for code, spoil := range map[string]func(*floor.Attestation, *Claim){
-		CodeOtherCommand:  func(_ *floor.Attestation, c *Claim) { c.Argv = append(c.Argv, "--force") },
-		CodeOtherRules:    func(a *floor.Attestation, _ *Claim) { a.Rules = []string{"npm publish"} },
-		CodeOtherTask:     func(_ *floor.Attestation, c *Claim) { c.Task = "task-8" },
-		CodeOtherStore:    func(a *floor.Attestation, _ *Claim) { a.Audience = "store-2" },
-		CodeOtherSandbox:  func(a *floor.Attestation, _ *Claim) { a.Sandbox = "kept" },
-		CodeOtherWorkdir:  func(_ *floor.Attestation, c *Claim) { c.Workdir += "/sub" },
-		CodeOtherPosition: func(_ *floor.Attestation, c *Claim) { c.Position = "legacy" },
+		CodeOtherCommand: func(_ *floor.Attestation, c *Claim) { c.Argv = append(c.Argv, "--force") },
+		CodeOtherRules:   func(a *floor.Attestation, _ *Claim) { a.Rules = []string{"npm publish"} },
+		CodeOtherTask:    func(_ *floor.Attestation, c *Claim) { c.Task = "task-8" },
+		CodeOtherStore:   func(a *floor.Attestation, _ *Claim) { a.Audience = "store-2" },
+		CodeOtherSandbox: func(a *floor.Attestation, _ *Claim) { a.Sandbox = "kept" },
+		CodeOtherWorkdir: func(_ *floor.Attestation, c *Claim) { c.Workdir += "/sub" },
 	} {
 		a, c := g.statement(), claim()
 		spoil(&a, &c)

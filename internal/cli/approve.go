@@ -21,6 +21,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/proxy"
 	"github.com/fractalboxdev/sbx/internal/sshsig"
+	"github.com/fractalboxdev/sbx/internal/store"
 	"github.com/fractalboxdev/sbx/internal/term"
 )
 
@@ -37,7 +38,8 @@ write the directory can change what a push pushes.`
 type approveOptions struct {
 	selection
 	dir, key, by, task string
-	position, out      string
+	position, runName  string
+	out                string
 	ordinal            int
 	expires            time.Duration
 	dryRun, unsigned   bool
@@ -58,7 +60,8 @@ func newApproveCommand(e *environment) *cobra.Command {
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.StringVarP(&o.dir, "directory", "C", "", "the command is to run in this `directory`")
-	f.StringVar(&o.position, "position", "enforce", "`position` of the run, as for exec")
+	f.StringVar(&o.position, "position", "", "`position` of the run, as for exec")
+	f.StringVar(&o.runName, "run-name", "", "`name` of the run, as for exec")
 	f.StringVar(&o.key, "key", "", "`file` of the SSH key to sign with (default: the first of ~/.ssh/id_ed25519, id_ecdsa, id_rsa)")
 	f.StringVar(&o.by, "by", "", "`name` of who approves, a principal of the key (default: its only one)")
 	f.StringVar(&o.task, "task", "", "`id` of what the run is a part of (default: a new one)")
@@ -83,7 +86,7 @@ func (o *approveOptions) run(ctx context.Context, e *environment, argv []string)
 	if err != nil {
 		return err
 	}
-	a, gate, err := o.statement(e, c, argv)
+	a, gate, err := o.statement(ctx, e, c, argv)
 	if err != nil {
 		return err
 	}
@@ -97,7 +100,7 @@ func (o *approveOptions) run(ctx context.Context, e *environment, argv []string)
 }
 
 // statement says what is to be signed: what a run with these flags would be.
-func (o *approveOptions) statement(e *environment, c config.Config, argv []string) (floor.Attestation, approval.Options, error) {
+func (o *approveOptions) statement(ctx context.Context, e *environment, c config.Config, argv []string) (floor.Attestation, approval.Options, error) {
 	none := floor.Attestation{}
 	dir, err := workingDirectory(o.dir)
 	if err == nil {
@@ -105,10 +108,6 @@ func (o *approveOptions) statement(e *environment, c config.Config, argv []strin
 	}
 	if err != nil {
 		return none, approval.Options{}, err
-	}
-	position, err := proxy.ParsePosition(o.position)
-	if err != nil {
-		return none, approval.Options{}, &usageError{fmt.Sprintf("--position %s is none", o.position), "name one of enforce, report, legacy"}
 	}
 	gate, err := e.approvalOptions(c, dir)
 	if err != nil {
@@ -119,6 +118,10 @@ func (o *approveOptions) statement(e *environment, c config.Config, argv []strin
 		return none, gate, err
 	}
 	s, err := gate.Store()
+	if err != nil {
+		return none, gate, err
+	}
+	position, err := o.positionOf(ctx, s)
 	if err != nil {
 		return none, gate, err
 	}
@@ -135,6 +138,16 @@ func (o *approveOptions) statement(e *environment, c config.Config, argv []strin
 	}
 	a.ApprovedBy, err = o.approver(e, gate)
 	return a, gate, errors.Join(err, s.Close())
+}
+
+// positionOf is the position that a run with these flags would have.
+func (o *approveOptions) positionOf(ctx context.Context, s *store.Store) (proxy.Position, error) {
+	name, err := runName(o.runName, o.profiles)
+	if err != nil || o.position != "" {
+		given, wrong := parsePosition(o.position)
+		return given, errors.Join(err, wrong)
+	}
+	return rolloutPosition(ctx, s, name)
 }
 
 // grant is what a run with these flags would be granted.
@@ -193,9 +206,9 @@ func (o *approveOptions) show(e *environment, argv []string, a floor.Attestation
 	for _, input := range o.inputs {
 		rows = append(rows, term.Cells("input", one(input)))
 	}
-	position := []term.Cell{{Text: "position"}, {Text: o.position}}
+	position := []term.Cell{{Text: "position"}, {Text: proxy.Enforce.String()}}
 	if a.Position != "" {
-		position[1] = term.Cell{Text: o.position + ": the grant is NOT enforced", Tone: term.Bad}
+		position[1] = term.Cell{Text: a.Position + ": the grant is NOT enforced", Tone: term.Bad}
 	}
 	rows = append(rows, term.Cells("grant", a.GrantDigest), position, term.Cells("store", a.Audience),
 		term.Cells("task", one(a.TaskID)+" "+strconv.Itoa(a.Ordinal)), term.Cells("approved by", one(a.ApprovedBy)), term.Cells("key", dash(o.key)),
@@ -286,7 +299,7 @@ func (o *approveOptions) write(a floor.Attestation, text []byte) (string, error)
 
 // flags repeats those that exec needs as well.
 func (o *approveOptions) flags() string {
-	return o.selection.flags() + flag("-C", o.dir, "") + flag("--position", o.position, "enforce") + "-- "
+	return o.selection.flags() + flag("-C", o.dir) + flag("--position", o.position) + flag("--run-name", o.runName) + "-- "
 }
 
 // printStatement prints an attestation as JSON; file is "" when nothing was written.
@@ -306,20 +319,20 @@ func (e *environment) printStatement(a floor.Attestation, file, fingerprint stri
 func (s *selection) flags() string {
 	var b strings.Builder
 	for _, value := range s.profiles {
-		b.WriteString(flag("--profile", value, ""))
+		b.WriteString(flag("--profile", value))
 	}
 	for _, value := range s.files {
-		b.WriteString(flag("--profile-file", value, ""))
+		b.WriteString(flag("--profile-file", value))
 	}
 	for _, value := range s.inputs {
-		b.WriteString(flag("--input", value, ""))
+		b.WriteString(flag("--input", value))
 	}
 	return b.String()
 }
 
-// flag writes a flag for a shell, "" when it says what is the case without it.
-func flag(name, value, without string) string {
-	if value == without {
+// flag writes a flag for a shell, "" when it has no value.
+func flag(name, value string) string {
+	if value == "" {
 		return ""
 	}
 	return name + " " + floor.Shown([]string{value}) + " "

@@ -54,6 +54,7 @@ type execOptions struct {
 	stdin        string
 	consumer     string
 	position     string
+	runName      string
 	consent      fence.Consent
 	waiting      waiting
 	mask         *secret.Redactor // of what is printed about the run
@@ -113,7 +114,8 @@ func (o *execOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.needCanary, "require-canary", false, "run nothing unless a canary of this deployment passed lately")
 	f.StringVar(&o.key, "key", "", "idempotency `key`: the same call under it is answered from the first one's receipt, or follows it while it runs")
 	f.StringVar(&o.stdin, "stdin", "", "with --key: the command's stdin is this `file`, else nothing")
-	f.StringVar(&o.position, "position", "enforce", "`what` becomes of requests that are not granted: enforce refuses, report forwards and records, legacy forwards")
+	f.StringVar(&o.position, "position", "", "`what` becomes of requests that are not granted: enforce refuses, report forwards and records, legacy forwards (default: that of the run name's rollout, else enforce)")
+	f.StringVar(&o.runName, "run-name", "", "`name` of the rollout that the run has a part in (default: the profiles, joined by +)")
 	f.StringVar(&o.consent.File, "attestation", "", "`file` that \"sbx approve\" wrote, for a command that cannot be taken back")
 	f.StringVar(&o.consent.Task, "task", "", "`id` of the task that the attestation has to name")
 	f.IntVar(&o.consent.Ordinal, "ordinal", -1, "`number` within the task that the attestation has to name")
@@ -152,8 +154,10 @@ func (o *execOptions) run(ctx context.Context, e *environment, argv []string) er
 		}
 	}
 	f.OnSecrets = func(r *secret.Redactor) { o.mask = r; e.say.Mask(r.Text) }
-	if f.Position != proxy.Enforce {
-		e.say.Line(positionWarning(f.Position))
+	f.OnPosition = func(p proxy.Position, r *event.Rollout) {
+		if p != proxy.Enforce {
+			e.say.Line(positionWarning(p, r))
+		}
 	}
 	f.Busy = func(busy bool) {
 		if busy {
@@ -176,13 +180,17 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 	if err != nil {
 		return fence.Options{}, err
 	}
-	position, err := proxy.ParsePosition(o.position)
+	position, err := parsePosition(o.position)
 	if err != nil {
-		return fence.Options{}, &usageError{fmt.Sprintf("--position %s is none", o.position), "name one of enforce, report, legacy"}
+		return fence.Options{}, err
+	}
+	name, err := runName(o.runName, o.profiles)
+	if err != nil {
+		return fence.Options{}, err
 	}
 	f := fence.Options{
-		Position: position,
-		Self:     e.build.Self, Argv: argv, Workdir: dir, Paths: o.paths.list, Env: e.env,
+		Position: position, PositionGiven: o.position != "", RunName: name,
+		Self: e.build.Self, Argv: argv, Workdir: dir, Paths: o.paths.list, Env: e.env,
 		Extra: slices.Concat(c.EnvAllow.V, o.env), Timeout: o.timeout, Grace: o.grace, NoTTY: o.noTTY, NoCache: o.noCache,
 		WaitChildren: o.waitChildren, RawTerminal: o.rawTerminal,
 		StateDir: state, Config: []string{config.SystemFile, config.UserFile(e.getenv)}, Consumer: o.who(), Version: e.build.Version,
@@ -235,10 +243,22 @@ func (o *execOptions) consentOf(e *environment, c config.Config, dir string, arg
 		consent.Gate, err = e.approvalOptions(c, dir)
 	}
 	consent.HowTo = func() string {
-		return "sbx approve " + o.selection.flags() + flag("-C", o.dir, "") + flag("--position", o.position, "enforce") +
-			flag("--task", consent.Task, "") + task + "-- " + floor.Shown(argv) + "; then add to this command: --attestation FILE"
+		return "sbx approve " + o.selection.flags() + flag("-C", o.dir) + flag("--position", o.position) + flag("--run-name", o.runName) +
+			flag("--task", consent.Task) + task + "-- " + floor.Shown(argv) + "; then add to this command: --attestation FILE"
 	}
 	return consent, err
+}
+
+// parsePosition reads --position; nothing is enforce.
+func parsePosition(text string) (proxy.Position, error) {
+	if text == "" {
+		return proxy.Enforce, nil
+	}
+	position, err := proxy.ParsePosition(text)
+	if err != nil {
+		return position, &usageError{fmt.Sprintf("--position %s is none", text), "name one of enforce, report, legacy"}
+	}
+	return position, nil
 }
 
 func workingDirectory(dir string) (string, error) {
@@ -330,6 +350,9 @@ func (o *execOptions) conclude(e *environment, c config.Config, out fence.Outcom
 	}
 	if err := o.write(e, out, outcome); err != nil {
 		return err
+	}
+	if r := out.Receipt.Rollout; r != nil && r.Problem != "" {
+		e.say.Line("what this run would have been denied could not be noted for the rollout " + r.Name + ", which cannot graduate now: " + r.Problem)
 	}
 	if a := out.Receipt.Attestation; a != nil && a.Use == event.AttestationUnneeded && !o.quiet {
 		e.say.Line("the command is not on the floor list: the attestation was neither read nor spent")

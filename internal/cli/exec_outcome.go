@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/event"
@@ -86,12 +87,20 @@ func (o *execOptions) write(e *environment, out fence.Outcome, file *outcomeFile
 }
 
 // positionWarning is said before a run that does not enforce its grant.
-func positionWarning(p proxy.Position) string {
+func positionWarning(p proxy.Position, r *event.Rollout) string {
 	what := "requests that are not granted are FORWARDED and recorded as would-deny; no credential is sent"
 	if p == proxy.Legacy {
 		what = "ALL requests are FORWARDED and only logged; no credential is sent"
 	}
-	return "WARNING: position " + p.String() + ", the grant is NOT enforced in this run: " + what
+	text := "WARNING: position " + p.String() + ", the grant is NOT enforced in this run: " + what
+	if r == nil || r.Position != p.String() {
+		return text
+	}
+	text += " (rollout " + r.Name + ", since " + r.Since.Format(time.DateOnly) + " by " + r.By
+	if r.From != "" {
+		text += ", moved down from " + r.From
+	}
+	return text + ")"
 }
 
 // recipeRefusal gives an error of the grant its kind.

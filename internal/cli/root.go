@@ -28,6 +28,7 @@ func newRootCommand(e *environment, args []string) *cobra.Command {
 		newExplainCommand(e),
 		newFloorCommand(e),
 		newApproveCommand(e),
+		newRolloutCommand(e),
 		newConfigCommand(e),
 		newDoctorCommand(e),
 		newPoolCommand(e),

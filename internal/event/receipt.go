@@ -26,6 +26,7 @@ type Receipt struct {
 	Workdir      string          `json:"workdir"`
 	FloorList    FloorList       `json:"floor_list"`
 	Attestation  *Attestation    `json:"attestation,omitempty"` // when one was given
+	Rollout      *Rollout        `json:"rollout,omitempty"`     // of the run's name
 	Endpoints    []Endpoint      `json:"endpoints"`
 	Secrets      []Secret        `json:"secrets"`
 	UnixSockets  []UnixSocket    `json:"unix_sockets"`            // of the host, that the command could connect to
@@ -156,6 +157,19 @@ type Attestation struct {
 	Rules       []string  `json:"rules"`
 	Nonce       string    `json:"nonce,omitempty"`
 	SingleUse   bool      `json:"single_use"` // the store keeps what was spent
+}
+
+// Rollout is how far the grant of a run's name has come to be enforced. The run's own
+// position is another one where the caller said so.
+type Rollout struct {
+	Name       string    `json:"name"`
+	Position   string    `json:"position"`
+	Since      time.Time `json:"since"`
+	By         string    `json:"by"`                        // who set the position
+	From       string    `json:"moved_down_from,omitempty"` // the higher position before
+	WindowEnds time.Time `json:"window_ends,omitzero"`      // under report, if nothing new comes
+	News       int       `json:"new_rows"`                  // of this run, which opened the window anew
+	Problem    string    `json:"problem,omitempty"`         // why this run's rows could not be noted
 }
 
 // Endpoint is one address that a "registry:" rule stood for in this run.

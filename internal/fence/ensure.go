@@ -51,6 +51,9 @@ func (f *fence) ensure(ctx context.Context) error {
 	if err := f.openRecords(); err != nil {
 		return err
 	}
+	if err := f.beginObserved(ctx); err != nil {
+		return err
+	}
 	if err := f.makeLimits(); err != nil {
 		return err
 	}

@@ -276,6 +276,9 @@ func (f *fence) derive(ctx context.Context) error {
 	}
 	f.derived = d
 	f.digest = sync.OnceValue(d.Grant.Digest)
+	if err := f.settlePosition(ctx); err != nil {
+		return err
+	}
 	if err := f.checkAttestedGrant(); err != nil {
 		return err
 	}
@@ -308,7 +311,7 @@ func (f *fence) sweep(ctx context.Context) error {
 		sweepGroups(ctx, &swept[i])
 	}
 	f.receipt.Swept = swept
-	err = errors.Join(err, f.freeDead(ctx))
+	err = errors.Join(err, f.freeDead(ctx), f.tellRollouts(ctx))
 	if len(f.receipt.Swept) > 0 && f.o.OnSwept != nil {
 		f.o.OnSwept(f.receipt.Swept)
 	}
@@ -352,6 +355,7 @@ func (f *fence) finish(err error) Outcome {
 		return out
 	}
 	out.Denials, out.Dir = f.run.Denials(), f.run.Dir()
+	f.endObserved(out.Denials)
 	f.receipt.Result.Denials, f.receipt.Result.Would = f.run.Denied(), f.run.WouldDeny()
 	if err := f.keep(); err != nil {
 		f.receipt.Result.Exit = ExitRefused

@@ -67,7 +67,7 @@ func (f *fence) checkAttestation() (err error) {
 	gate.Now = time.Now()
 	a, err := approval.CheckAttestation(f.o.Consent.File, approval.Claim{
 		Argv: f.o.Argv, Matched: f.receipt.FloorList.Matched, Audience: f.store.ID(), Workdir: sandbox.Resolve(f.o.Workdir),
-		Position: f.o.Position.String(), Task: f.o.Consent.Task, Ordinal: f.o.Consent.Ordinal,
+		Task: f.o.Consent.Task, Ordinal: f.o.Consent.Ordinal,
 	}, gate)
 	if err != nil {
 		return err
@@ -98,12 +98,13 @@ func (f *fence) checkUnspent(ctx context.Context) error {
 	return spent(f.store.View(ctx, func(t *store.Tx) error { return t.Spendable(f.spending()) }))
 }
 
-// checkAttestedGrant is the part of the attestation that waits for the grant.
+// checkAttestedGrant is the part of the attestation that waits for the grant and the
+// position.
 func (f *fence) checkAttestedGrant() error {
 	if f.attested == nil {
 		return nil
 	}
-	return f.attested.CheckGrant(f.digest())
+	return f.attested.CheckGrant(f.digest(), f.o.Position.String())
 }
 
 // spend uses the attestation up, now that everything stands: once it is on disk, no

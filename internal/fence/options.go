@@ -53,8 +53,11 @@ type Options struct {
 	Artifacts string
 	Consumer  string
 	Version   string
-	Position  proxy.Position // zero: enforce
-	Consent   Consent        // for a command of the floor list
+	Position  proxy.Position // zero: enforce; without PositionGiven, a rollout of RunName replaces it
+	// PositionGiven says that the person wants Position for this run.
+	PositionGiven bool
+	RunName       string  // "" for a run that has no part in any rollout
+	Consent       Consent // for a command of the floor list
 
 	Class class.Name      // of runs whose profiles name none; "": class.Default
 	Pools admission.Pools // of the classes
@@ -68,6 +71,9 @@ type Options struct {
 	// Require is what has to be proved before anything is made; nil for nothing. Its
 	// error refuses the run.
 	Require func(context.Context) error
+	// OnPosition is told the run's position, and its rollout if it has one, before
+	// anything is made.
+	OnPosition func(proxy.Position, *event.Rollout)
 	// OnDenial is told each new denial as it happens.
 	OnDenial func(event.Denial)
 	// OnJoin is told the run that this call follows, since it is the same.
