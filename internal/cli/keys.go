@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -104,7 +105,7 @@ type keyJSON struct {
 	FinishedAt   time.Time `json:"finished_at,omitzero"`
 }
 
-func (e *environment) openStore(cmd *cobra.Command) (*store.Store, error) {
+func (e *environment) openStore(ctx context.Context) (*store.Store, error) {
 	c, err := e.loadConfig()
 	if err != nil {
 		return nil, err
@@ -113,11 +114,11 @@ func (e *environment) openStore(cmd *cobra.Command) (*store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return store.Open(cmd.Context(), store.Options{Dir: state})
+	return store.Open(ctx, store.Options{Dir: state})
 }
 
 func (e *environment) listKeys(cmd *cobra.Command, scope string, asJSON bool) error {
-	s, err := e.openStore(cmd)
+	s, err := e.openStore(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -157,7 +158,7 @@ func callState(c store.Call) string {
 }
 
 func (e *environment) forgetKey(cmd *cobra.Command, scope, key string) error {
-	s, err := e.openStore(cmd)
+	s, err := e.openStore(cmd.Context())
 	if err != nil {
 		return err
 	}

@@ -192,18 +192,6 @@ func (e *environment) askAboutRows(ctx context.Context, name string, yes bool) e
 	return e.sure(yes, fmt.Sprintf("enforce will refuse the %d kinds of requests above, and whatever else is not granted", len(r.Rows)))
 }
 
-func (e *environment) openStore(ctx context.Context) (*store.Store, error) {
-	c, err := e.loadConfig()
-	if err != nil {
-		return nil, err
-	}
-	dir, err := e.stateDir(c)
-	if err != nil {
-		return nil, err
-	}
-	return store.Open(ctx, store.Options{Dir: dir})
-}
-
 // changeRollout changes one rollout in one transaction, and shows it afterwards.
 func (e *environment) changeRollout(ctx context.Context, name string, asJSON bool, change func(*store.Tx, *rollout.Record) error) error {
 	s, err := e.openStore(ctx)
