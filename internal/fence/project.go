@@ -51,8 +51,8 @@ func (f *fence) takeSurvey(facts *sandbox.Facts) (err error) {
 // guarded, for a later run to look after this one.
 func (f *fence) guard(who identity) error {
 	if who.mapping != nil {
-		for _, root := range f.paths.Roots() {
-			if err := sandbox.CheckPrivilegeBits(root, who.mapping.FileUID); err != nil {
+		for _, p := range f.paths.Everything() {
+			if err := sandbox.CheckPrivilegeBits(p, who.mapping.FileUID); err != nil {
 				return err
 			}
 		}
@@ -107,11 +107,19 @@ func (f *fence) checkOwn(o ownPath) error {
 	}
 	real := sandbox.Resolve(o.path)
 	if f.paths.Writable(real) {
+		for _, s := range f.paths.Shown {
+			if s.Access == sandbox.Writable && sandbox.Within(real, s.Real) {
+				return &sandbox.Refusal{What: fmt.Sprintf("%s: %s %s lies in it: %s", s, o.what, o.path, o.why), Next: "name a directory that does not hold it"}
+			}
+		}
 		return &sandbox.Refusal{What: fmt.Sprintf("%s %s lies in a directory that would be writable: %s", o.what, o.path, o.why), Next: o.next}
 	}
-	for _, p := range append([]string{f.paths.Workdir}, f.shown()...) {
-		if sandbox.Within(p, real) {
-			return &sandbox.Refusal{What: fmt.Sprintf("%s lies in %s %s", p, o.what, o.path), Next: "name, or start sbx in, a directory outside"}
+	if sandbox.Within(f.paths.Workdir, real) {
+		return &sandbox.Refusal{What: fmt.Sprintf("the working directory %s lies in %s %s", f.paths.Workdir, o.what, o.path), Next: "start sbx in a project directory"}
+	}
+	for _, s := range f.paths.Shown {
+		if s.Access != sandbox.Hidden && sandbox.Within(s.Real, real) {
+			return &sandbox.Refusal{What: fmt.Sprintf("%s lies in %s %s", s, o.what, o.path), Next: "leave it out: sbx shows nothing of its own"}
 		}
 	}
 	return nil
@@ -123,15 +131,6 @@ func (f *fence) checkStateDir() error {
 		return f.pathsErr
 	}
 	return f.checkOwn(f.ownPaths()[0])
-}
-
-func (f *fence) shown() (out []string) {
-	for _, s := range f.paths.Shown {
-		if s.Access != sandbox.Hidden {
-			out = append(out, s.Real)
-		}
-	}
-	return out
 }
 
 // hidden are sbx's own directories and files. They are masked where they would show.

@@ -81,8 +81,8 @@ func (p *configParser) header() error {
 			return err
 		}
 	}
-	if section == "" || !strings.HasPrefix(p.rest, "]") {
-		return errors.New("a section's header does not end")
+	if section == "" || strings.HasSuffix(name, ".") || !strings.HasPrefix(p.rest, "]") {
+		return errors.New("a section's header is odd or does not end")
 	}
 	p.rest = p.rest[1:]
 	return nil
@@ -109,13 +109,17 @@ func (p *configParser) quotedSub() error {
 		switch c := p.rest[i]; c {
 		case '"':
 			p.sub, p.rest = sub.String(), p.rest[i+1:]
-			return nil
-		case '\n':
-			return errors.New("a subsection has a line break")
-		case '\\':
-			if i++; i < len(p.rest) && p.rest[i] != '\n' {
-				sub.WriteByte(p.rest[i])
+			if p.sub == "" {
+				return errors.New("a subsection is empty")
 			}
+			return nil
+		case '\n', 0:
+			return errors.New("a subsection has a line break or a NUL byte")
+		case '\\':
+			if i++; i >= len(p.rest) || p.rest[i] == '\n' || p.rest[i] == 0 {
+				return errors.New("a subsection has a line break or a NUL byte")
+			}
+			sub.WriteByte(p.rest[i])
 		default:
 			sub.WriteByte(c)
 		}
@@ -170,15 +174,17 @@ func (p *configParser) value() (string, error) {
 			kept = out.Len()
 		case c == 0:
 			return "", errors.New("a value has a NUL byte")
-		case c == '\r' && strings.HasPrefix(p.rest[i:], "\r\n"):
+		case c == '\r':
+			if !strings.HasPrefix(p.rest[i:], "\r\n") {
+				return "", errors.New("a value has a carriage return")
+			}
+		case !quoted && (c == ' ' || c == '\t'):
+			if out.Len() > 0 {
+				out.WriteByte(' ')
+			}
 		default:
-			if out.Len() == 0 && !quoted && (c == ' ' || c == '\t') {
-				continue
-			}
 			out.WriteByte(c)
-			if quoted || c != ' ' && c != '\t' {
-				kept = out.Len()
-			}
+			kept = out.Len()
 		}
 	}
 	if quoted {

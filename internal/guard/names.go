@@ -170,3 +170,22 @@ func isConfig(name string) bool {
 // Generated reports whether an entry of a directory of the kind Children is made
 // anew by each install, and so may be shown as private memory: husky's "_".
 func Generated(name string) bool { return name == "_" }
+
+// Prefix returns the shortest part of a relative path that is guarded by its name, or
+// that guarded names are in; "" when nothing of it is.
+func Prefix(p string) string {
+	end := 0
+	for {
+		name, rest, more := strings.Cut(p[end:], "/")
+		next, _, _ := strings.Cut(rest, "/")
+		switch kind := Of([]byte(name)); {
+		case kind == Whole || kind == CI || !more && (kind == Parts || kind == CIParts || kind == Children):
+			return p[:end+len(name)]
+		case kind == Children || (kind == Parts || kind == CIParts) && Part(name, next):
+			return p[:end+len(name)+1+len(next)]
+		case !more:
+			return ""
+		}
+		end += len(name) + 1
+	}
+}

@@ -186,17 +186,8 @@ func below(root string, paths []string) (out []string) {
 // that the caller gave up by name. Naming an ordinary directory gives up nothing in it.
 func guardedPrefixes(paths []string) (out []string) {
 	for _, p := range paths {
-		for i := range len(p) + 1 {
-			if i < len(p) && p[i] != '/' {
-				continue
-			}
-			switch guard.Of([]byte(path.Base(p[:i]))) {
-			case guard.Whole, guard.Parts, guard.Children, guard.CI, guard.CIParts:
-				out = append(out, p[:i])
-			default:
-				continue
-			}
-			break
+		if prefix := guard.Prefix(p); prefix != "" {
+			out = append(out, prefix)
 		}
 	}
 	return out

@@ -69,11 +69,20 @@ func ResolvePaths(workdir string, wishes []Wish) (Paths, error) {
 	return p, conflict(p.Shown)
 }
 
-// flags are the options by which a path is named.
-var flags = map[Access]string{ReadOnly: "--ro=", Writable: "--rw ", Hidden: "--hide "}
+// String is the option by which the path was named.
+func (s Shown) String() string {
+	switch s.Access {
+	case ReadOnly:
+		return "--ro=" + s.Path
+	case Writable:
+		return "--rw " + s.Path
+	default:
+		return "--hide " + s.Path
+	}
+}
 
 func refuse(s Shown, what, next string) *Refusal {
-	return &Refusal{What: flags[s.Access] + s.Path + ": it " + what, Next: next}
+	return &Refusal{What: s.String() + ": it " + what, Next: next}
 }
 
 func resolve(workdir string, w Wish) (Shown, error) {
@@ -110,7 +119,7 @@ func conflict(shown []Shown) error {
 	seen := map[string]Shown{}
 	for _, s := range shown {
 		if before, ok := seen[s.Real]; ok && before.Access != s.Access {
-			return refuse(s, "is also named with "+strings.TrimRight(flags[before.Access], "= "), "decide for one of them")
+			return refuse(s, "is also named with "+before.String(), "decide for one of them")
 		}
 		seen[s.Real] = s
 	}
@@ -152,6 +161,17 @@ func (p Paths) Roots() (out []string) {
 	for _, s := range append(named, p.Shown...) {
 		around, found := p.access(s.Real, true)
 		if s.Access == Writable && (!found || around != Writable) && isDirectory(s.Real) && !slices.Contains(out, s.Real) {
+			out = append(out, s.Real)
+		}
+	}
+	return out
+}
+
+// Everything is the roots, and the writable files besides.
+func (p Paths) Everything() []string {
+	out := p.Roots()
+	for _, s := range p.Shown {
+		if s.Access == Writable && !isDirectory(s.Real) {
 			out = append(out, s.Real)
 		}
 	}
@@ -227,22 +247,17 @@ func checkShown(f Facts, p Paths, s Shown) error {
 
 // checkWritable refuses to let the command write what the system needs or what
 // programs outside run or obey. Of the project, the caller may give up all but git's.
-func checkWritable(f Facts, p Paths, s Shown) error {
+func checkWritable(f Facts, paths Paths, s Shown) error {
 	outside := f
 	outside.Workdir = s.Real
 	if CheckWorkdir(outside, false) != nil {
 		return refuse(s, "belongs to the system", "show it read-only, with --ro="+s.Path)
 	}
-	for part := range strings.SplitSeq(s.Real, "/") {
-		switch guard.Of([]byte(part)) {
-		case guard.Git:
-			return refuse(s, "lies in a repository's own directory: what git runs stays read-only", "leave it out; everything else in .git is writable where the project is")
-		case guard.Whole, guard.Parts, guard.Children, guard.CI, guard.CIParts:
-			if !Within(s.Real, p.Workdir) {
-				return refuse(s, "is obeyed by programs outside ("+part+")", "show it read-only, with --ro="+s.Path)
-			}
-		default:
-		}
+	if strings.Contains(s.Real+"/", "/.git/") {
+		return refuse(s, "lies in a repository's own directory: what git runs stays read-only", "leave it out; everything else in .git is writable where the project is")
+	}
+	if p := guard.Prefix(strings.TrimPrefix(s.Real, "/")); p != "" && !Within(s.Real, paths.Workdir) {
+		return refuse(s, "is obeyed by programs outside (/"+p+")", "show it read-only, with --ro="+s.Path)
 	}
 	return nil
 }

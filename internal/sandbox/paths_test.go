@@ -81,7 +81,7 @@ func TestBypass51_OnlyWhatWasNamedIsWritable(t *testing.T) {
 }
 
 func TestBypass45_PathsThatGiveAwayTooMuchAreRefused(t *testing.T) {
-	base := makeFiles(t, "home/app/.git/", "home/app/.vscode/", "home/.config/git/", "home/.ssh/", "home/data/", "home/out/", "home/app/x")
+	base := makeFiles(t, "home/app/.git/", "home/app/.vscode/", "home/.config/git/", "home/.config/app/", "home/.ssh/", "home/data/", "home/out/", "home/app/x")
 	home := base + "/home"
 	f := Facts{Home: home, HomeReal: home, Account: "/root", Workdir: home + "/app"}
 	for wish, refused := range map[Wish]string{
@@ -91,7 +91,7 @@ func TestBypass45_PathsThatGiveAwayTooMuchAreRefused(t *testing.T) {
 		{"/dev", ReadOnly}: "system", {"/run", ReadOnly}: "system", {"/etc", Writable}: "system", {"/etc/ssl", ReadOnly}: "system",
 		{"/tmp", Writable}: "system", {"/var", ReadOnly}: "system", {"/var/tmp", ReadOnly}: "system",
 		{"/usr", Writable}: "system", {"/usr/lib", Writable}: "system", {"/usr/share", ReadOnly}: "", {"/etc/passwd", Hidden}: "",
-		{"../.config/git", Writable}: "obeyed by programs outside", {"../.ssh", Writable}: "obeyed", {"../.ssh", ReadOnly}: "", {"../data", Writable}: "",
+		{"../.config/git", Writable}: "obeyed by programs outside", {"../.ssh", Writable}: "obeyed", {"../.config", Writable}: "obeyed", {"../.config/app", Writable}: "", {"../.ssh", ReadOnly}: "", {"../data", Writable}: "",
 		{".git", Writable}: "repository's own directory", {".vscode", Writable}: "", {"x", Hidden}: "", {".", Hidden}: "is the working directory",
 		{"missing", ReadOnly}: "does not exist", {"missing", Hidden}: "does not exist", {"", Writable}: "is empty",
 	} {
