@@ -34,6 +34,7 @@ func newRootCommand(e *environment, args []string) *cobra.Command {
 		newPoolCommand(e),
 		newStateCommand(e),
 		newKeysCommand(e),
+		newRunsCommand(e),
 		newCanaryCommand(e),
 		newCanaryProbeCommand(e),
 		newDogfoodCommand(e),

@@ -150,3 +150,23 @@ func TestDogfoodClonesOnceForTwoCalls(t *testing.T) {
 		}
 	})
 }
+
+func TestBypass67_TheSelfAttackIsHeld(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		outside := watching(lab)
+		got := lab.Run(t, who, "sbx", "canary", "--attack", "--fresh", "--json")
+		succeeded(t, got)
+		var a struct{ Evidence struct{ Attempts int } }
+		if err := json.Unmarshal([]byte(got.Stdout), &a); err != nil || a.Evidence.Attempts < 240 {
+			t.Errorf("%d attempts, %v", a.Evidence.Attempts, err)
+		}
+		outside.nothingLeft(t)
+		// A sandbox without a filter does not hold it, and both verdicts are known then.
+		cmd := lab.Command(t, who, sbxtest.BrokenBinary(t), "canary", "--attack", "--fresh")
+		cmd.Env = append(cmd.Env, "SBX_BREAK=seccomp")
+		if got := lab.RunCommand(t, who, cmd); got.Exit != 1 || !strings.Contains(got.Stdout, "failed") {
+			t.Errorf("without a filter: exit status %d, %s", got.Exit, got.Stdout)
+		}
+	})
+}
