@@ -80,34 +80,41 @@ type Admission struct {
 // is an *event.Refusal of kind admission-refused, or the store's; nothing is left of
 // the request then.
 func Admit(ctx context.Context, s *store.Store, r Rules, q Request) (*Admission, error) {
-	asked := time.Now()
 	claim := store.Claim{
-		Run: q.Run, Class: string(r.Class), Sandbox: q.Sandbox, Consumer: q.Consumer, Cap: r.Cap, Queue: r.Queue,
-		Now: asked, Expires: asked.Add(Life),
+		Run: q.Run, Class: string(r.Class), Sandbox: q.Sandbox, Consumer: q.Consumer, Cap: r.Cap, Queue: r.Queue, Life: Life,
 	}
-	a := &Admission{store: s, want: ticket.Claims{Run: q.Run, Sandbox: q.Sandbox, Class: string(r.Class), Expires: claim.Expires}}
-	a.Facts = event.Admission{Class: string(r.Class), Cap: r.Cap}
-	lease, place, busy, err := s.Claim(ctx, claim)
-	if err == nil && lease == nil && place == nil {
-		return nil, full(r, busy)
+	a := &Admission{
+		store: s, Facts: event.Admission{Class: string(r.Class), Cap: r.Cap},
+		want: ticket.Claims{Run: q.Run, Sandbox: q.Sandbox, Class: string(r.Class)},
 	}
-	if err == nil && place != nil {
-		if lease, err = a.wait(ctx, place, r, asked); err == nil {
-			a.Facts.Waited = time.Since(asked)
-			a.want.Expires = time.Now().Add(Life)
-		}
-	}
-	if errors.Is(err, store.ErrLost) {
-		return nil, ticket.Reject(ticket.CodeLost, err.Error())
-	}
+	lease, err := a.obtain(ctx, claim, r)
 	if err != nil {
 		return nil, err
 	}
-	a.lease, a.Facts.Slot = lease, lease.Slot
+	a.lease, a.want.Expires = lease, lease.Admitted.Add(Life)
+	a.Facts.Slot, a.Facts.AskedAt, a.Facts.AdmittedAt = lease.Slot, lease.Asked.UTC(), lease.Admitted.UTC()
 	if a.Ticket, err = ticket.Issue(a.want, s.MAC); err != nil {
 		return nil, errors.Join(err, lease.Release(ctx))
 	}
 	return a, nil
+}
+
+// obtain claims a slot, and waits for it where the rules say so.
+func (a *Admission) obtain(ctx context.Context, claim store.Claim, r Rules) (*store.Lease, error) {
+	lease, place, busy, err := a.store.Claim(ctx, claim)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, refuse(CodeStopped, r, busy, "stopped while asking for a slot of class "+string(r.Class), "")
+	case err != nil || lease != nil:
+		return lease, err
+	case place == nil:
+		return nil, full(r, busy)
+	}
+	lease, err = a.wait(ctx, place, r)
+	if errors.Is(err, store.ErrLost) {
+		return nil, ticket.Reject(ticket.CodeLost, err.Error())
+	}
+	return lease, err
 }
 
 // full is the refusal of a pool without a free slot.
@@ -135,7 +142,8 @@ func plural(n int, one, more string) string {
 }
 
 // wait stands in the queue until it is this claim's turn.
-func (a *Admission) wait(ctx context.Context, p *store.Place, r Rules, since time.Time) (*store.Lease, error) {
+func (a *Admission) wait(ctx context.Context, p *store.Place, r Rules) (*store.Lease, error) {
+	since := time.Now()
 	if r.Wait > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadlineCause(ctx, since.Add(r.Wait), errWaited)
@@ -174,8 +182,7 @@ type waiter struct {
 
 // turn asks once, says the position, and sleeps until something happens to the queue.
 func (w *waiter) turn(ctx context.Context, stop *stop) (*store.Lease, error) {
-	now := time.Now()
-	lease, watch, err := w.place.Advance(ctx, now, now.Add(Life))
+	lease, watch, err := w.place.Advance(ctx)
 	if err != nil || lease != nil {
 		return lease, err
 	}

@@ -193,11 +193,13 @@ type Secret struct {
 
 // Admission is how the run came by its slot.
 type Admission struct {
-	Class  string        `json:"class"`
-	Cap    int           `json:"cap"`
-	Slot   int           `json:"slot"`      // of the class, from 0
-	Ahead  int           `json:"ahead"`     // who were in the queue before it when it asked
-	Waited time.Duration `json:"waited_ns"` // in the queue; 0 when a slot was free
+	Class string `json:"class"`
+	Cap   int    `json:"cap"`
+	Slot  int    `json:"slot"`  // of the class, from 0
+	Ahead int    `json:"ahead"` // who were in the queue before it when it asked
+	// Their difference is the wait; both are taken while no other run can be admitted.
+	AskedAt    time.Time `json:"asked_at"`
+	AdmittedAt time.Time `json:"admitted_at"`
 }
 
 // PoolState is the state of the pool that refused a run.

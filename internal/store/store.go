@@ -245,7 +245,8 @@ func (s *Store) begun(ctx context.Context, begin string, do func(*Tx) error) (er
 	if err := do(&Tx{ctx: ctx, conn: s.conn, s: s}); err != nil {
 		return err
 	}
-	if _, err := s.conn.ExecContext(ctx, "COMMIT"); err != nil {
+	// Whether a commit that is interrupted was kept nobody could tell.
+	if _, err := s.conn.ExecContext(context.WithoutCancel(ctx), "COMMIT"); err != nil {
 		return s.explain("keeping a transaction", err)
 	}
 	kept = true

@@ -34,10 +34,9 @@ type Claim struct {
 	Class    string
 	Sandbox  string // the key of a kept sandbox; "" for one of the run's own
 	Consumer string
-	Cap      int  // slots of the class
-	Queue    bool // wait for one where all are taken
-	Now      time.Time
-	Expires  time.Time // until when the ticket may start a sandbox
+	Cap      int           // slots of the class
+	Queue    bool          // wait for one where all are taken
+	Life     time.Duration // how long the ticket may start a sandbox
 }
 
 // Busy says why there was no slot.
@@ -61,6 +60,9 @@ type Lease struct {
 	Run   string
 	Class string
 	Slot  int
+	// Asked and Admitted are taken while no other process can write: their order is that
+	// of the claims.
+	Asked, Admitted time.Time
 }
 
 // Place is a place in the queue of a class.
@@ -69,6 +71,7 @@ type Place struct {
 	gate  *gate
 	claim Claim
 	id    int64
+	asked time.Time
 }
 
 // Claim takes a slot, or with Queue a place in the queue, in one transaction:
@@ -79,13 +82,14 @@ func (s *Store) Claim(ctx context.Context, c Claim) (lease *Lease, place *Place,
 		return nil, nil, busy, fmt.Errorf("claiming a slot: %q of %q cannot name a file", c.Run, c.Class)
 	}
 	err = s.Update(ctx, func(t *Tx) error {
+		asked := time.Now()
 		if err := t.dropDeadWaiters(c.Class); err != nil {
 			return err
 		}
-		if lease, busy, err = t.admit(c, 0); err != nil || lease != nil || !c.Queue {
+		if lease, busy, err = t.admit(c, 0, asked); err != nil || lease != nil || !c.Queue {
 			return err
 		}
-		place, err = t.enqueue(c)
+		place, err = t.enqueue(c, asked)
 		return err
 	})
 	if err != nil {
@@ -106,7 +110,7 @@ func plainName(name string) bool {
 
 // admit takes a free slot unless somebody waits who asked before; waiter is the id of
 // the claim's own row in the queue, or 0.
-func (t *Tx) admit(c Claim, waiter int64) (*Lease, Busy, error) {
+func (t *Tx) admit(c Claim, waiter int64, asked time.Time) (*Lease, Busy, error) {
 	var busy Busy
 	var ahead int
 	_, err := t.one("SELECT count(slot), count(*) - count(slot), count(CASE WHEN slot IS NULL AND (?2 = 0 OR id < ?2) THEN 1 END) FROM tickets WHERE class = ?1",
@@ -124,21 +128,22 @@ func (t *Tx) admit(c Claim, waiter int64) (*Lease, Busy, error) {
 	if busy.Busy += orphans; err != nil || gate == nil {
 		return nil, busy, err
 	}
-	lease := &Lease{s: t.s, gate: gate, Run: c.Run, Class: c.Class, Slot: slot}
-	if err := t.noteAdmitted(c, waiter, slot); err != nil {
+	lease := &Lease{s: t.s, gate: gate, Run: c.Run, Class: c.Class, Slot: slot, Asked: asked, Admitted: time.Now()}
+	if err := t.noteAdmitted(c, waiter, lease); err != nil {
 		return nil, busy, errors.Join(err, lease.drop())
 	}
 	return lease, busy, nil
 }
 
-func (t *Tx) noteAdmitted(c Claim, waiter int64, slot int) error {
+func (t *Tx) noteAdmitted(c Claim, waiter int64, l *Lease) error {
+	at, expires := l.Admitted.UnixMilli(), l.Admitted.Add(c.Life).UnixMilli()
 	if waiter == 0 {
 		_, err := t.exec("INSERT INTO tickets (run, class, sandbox, consumer, asked_at, beat_at, expires_at, admitted_at, slot) VALUES (?, ?, ?, ?, ?5, ?5, ?, ?5, ?)",
-			c.Run, c.Class, c.Sandbox, c.Consumer, c.Now.UnixMilli(), c.Expires.UnixMilli(), slot)
+			c.Run, c.Class, c.Sandbox, c.Consumer, at, expires, l.Slot)
 		return err
 	}
 	n, err := t.exec("UPDATE tickets SET admitted_at = ?1, beat_at = ?1, slot = ?2, expires_at = ?3 WHERE id = ?4 AND run = ?5 AND class = ?6 AND sandbox = ?7 AND slot IS NULL",
-		c.Now.UnixMilli(), slot, c.Expires.UnixMilli(), waiter, c.Run, c.Class, c.Sandbox)
+		at, l.Slot, expires, waiter, c.Run, c.Class, c.Sandbox)
 	if err == nil && n != 1 {
 		err = fmt.Errorf("admitting run %s: its place in the queue was taken away or changed: %w", c.Run, ErrLost)
 	}
@@ -176,7 +181,7 @@ func (t *Tx) slots(class string) (slots []int, err error) {
 	return slots, err
 }
 
-func (t *Tx) enqueue(c Claim) (*Place, error) {
+func (t *Tx) enqueue(c Claim, asked time.Time) (*Place, error) {
 	g, err := t.s.hold(waitName(c.Run))
 	if err != nil {
 		return nil, err
@@ -184,9 +189,9 @@ func (t *Tx) enqueue(c Claim) (*Place, error) {
 	if g == nil {
 		return nil, fmt.Errorf("waiting for a slot: run %s already waits", c.Run)
 	}
-	p := &Place{s: t.s, gate: g, claim: c}
+	p := &Place{s: t.s, gate: g, claim: c, asked: asked}
 	found, err := t.one("INSERT INTO tickets (run, class, sandbox, consumer, asked_at, beat_at, expires_at) VALUES (?, ?, ?, ?, ?5, ?5, ?) RETURNING id",
-		[]any{c.Run, c.Class, c.Sandbox, c.Consumer, c.Now.UnixMilli(), c.Expires.UnixMilli()}, &p.id)
+		[]any{c.Run, c.Class, c.Sandbox, c.Consumer, asked.UnixMilli(), asked.Add(c.Life).UnixMilli()}, &p.id)
 	if err != nil || !found {
 		return nil, errors.Join(err, p.drop())
 	}
@@ -399,8 +404,7 @@ func (p *Place) Ahead(ctx context.Context) (n int, err error) {
 // Advance takes a slot if it is this place's turn and one is free. Otherwise it
 // returns what to wait for: whoever is directly ahead, or at the head of the queue any
 // holder of a slot.
-func (p *Place) Advance(ctx context.Context, now, expires time.Time) (*Lease, *Watch, error) {
-	p.claim.Now, p.claim.Expires = now, expires
+func (p *Place) Advance(ctx context.Context) (*Lease, *Watch, error) {
 	for {
 		name, err := p.predecessor(ctx)
 		if err != nil {
@@ -440,7 +444,7 @@ func (p *Place) advanceHead(ctx context.Context) (lease *Lease, w *Watch, err er
 	for lease == nil && w == nil && err == nil {
 		var held []string
 		err = p.s.Update(ctx, func(t *Tx) error {
-			if lease, _, err = t.admit(p.claim, p.id); err == nil && lease == nil {
+			if lease, _, err = t.admit(p.claim, p.id, p.asked); err == nil && lease == nil {
 				held, err = t.heldSlots(p.claim)
 			}
 			return err

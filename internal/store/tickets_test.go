@@ -68,7 +68,7 @@ func helper(dir string, args []string) error {
 
 func wait(ctx context.Context, p *Place) (*Lease, error) {
 	for {
-		lease, w, err := p.Advance(ctx, time.Now(), time.Now().Add(time.Minute))
+		lease, w, err := p.Advance(ctx)
 		if err != nil || lease != nil {
 			return lease, err
 		}
@@ -79,8 +79,7 @@ func wait(ctx context.Context, p *Place) (*Lease, error) {
 }
 
 func claim(run, class string, limit int) Claim {
-	now := time.Now()
-	return Claim{Run: run, Class: class, Consumer: "me", Cap: limit, Now: now, Expires: now.Add(time.Minute)}
+	return Claim{Run: run, Class: class, Consumer: "me", Cap: limit, Life: time.Minute}
 }
 
 // process is a helper under way.
@@ -220,12 +219,12 @@ func TestVector37_TheEarlierWaiterIsAdmitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The later one asks first, and somebody who never waited asks as well.
-	lease, w, err := p2.Advance(t.Context(), time.Now(), time.Now())
+	lease, w, err := p2.Advance(t.Context())
 	if err != nil || lease != nil {
 		t.Fatalf("the later waiter got %v, %v", lease, err)
 	}
 	refuse(t, s, claim("third", "lean", 1), Busy{Waiting: 2})
-	got, _, err := p1.Advance(t.Context(), time.Now(), time.Now())
+	got, _, err := p1.Advance(t.Context())
 	if err != nil || got == nil {
 		t.Fatalf("the earlier waiter got %v, %v", got, err)
 	}
@@ -235,7 +234,7 @@ func TestVector37_TheEarlierWaiterIsAdmitted(t *testing.T) {
 	if n, err := p2.Ahead(t.Context()); err != nil || n != 0 {
 		t.Errorf("%d ahead, %v", n, err)
 	}
-	lease, w, err = p2.Advance(t.Context(), time.Now(), time.Now())
+	lease, w, err = p2.Advance(t.Context())
 	if err != nil || lease != nil {
 		t.Fatalf("the later waiter got %v, %v", lease, err)
 	}
@@ -245,7 +244,7 @@ func TestVector37_TheEarlierWaiterIsAdmitted(t *testing.T) {
 	if err := w.Wait(time.Hour, -1); err != nil {
 		t.Error(err)
 	}
-	lease, _, err = p2.Advance(t.Context(), time.Now(), time.Now())
+	lease, _, err = p2.Advance(t.Context())
 	if err != nil || lease == nil {
 		t.Fatalf("at last the later waiter got %v, %v", lease, err)
 	}
@@ -423,7 +422,7 @@ func TestModel(t *testing.T) {
 					m.waiting[class] = slices.Delete(runs, i, i+1)
 					break
 				}
-				lease, w, err := places[run].Advance(t.Context(), time.Now(), time.Now())
+				lease, w, err := places[run].Advance(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
