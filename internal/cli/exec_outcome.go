@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/fractalboxdev/sbx/internal/artifact"
@@ -129,6 +130,9 @@ func (o *execOptions) preview(ctx context.Context, e *environment, f fence.Optio
 	}
 	if err := e.printJSON(p.Grant); err != nil {
 		return err
+	}
+	if len(p.Floor) > 0 {
+		e.out.Raw("\non the floor list (" + strings.Join(p.Floor, ", ") + "): the command needs an attestation\n")
 	}
 	e.out.Raw(fmt.Sprintf("\nworkdir %s\nuid     %d\n\nmounts\n", term.Escape(p.Dir), p.UID))
 	for _, m := range p.Tree {

@@ -248,6 +248,7 @@ func TestShown(t *testing.T) {
 		{[]string{"\u3164"}, "'\u3164'", `$'\u3164'`}, // a letter that nobody sees
 		{[]string{"\xffa", "\ufffd"}, `$'\xffa' $'\ufffd'`, `$'\xffa' $'\ufffd'`},
 		{[]string{"\U0001f600", "日本"}, "'\U0001f600' '日本'", `$'\U0001f600' $'\u65e5\u672c'`},
+		{[]string{"a b", "a  b", "   "}, `'a b' $'a \x20b' $' \x20\x20'`, `'a b' $'a \x20b' $' \x20\x20'`},
 		{[]string{`$'x'`}, `'$'"'"'x'"'"''`, `'$'"'"'x'"'"''`},
 	} {
 		if got := Shown(c.command); got != c.shown {
@@ -261,7 +262,7 @@ func TestShown(t *testing.T) {
 
 // What is shown can be given to bash, and comes back as it was.
 func TestBashReadsBackWhatIsShown(t *testing.T) {
-	command := []string{"\x1b[2K\\x1b'", "a\nb\\n", "\u202ea", "\xff\xfe0", "g\u0456t", "\u3164\U0001f600", "$'a'", "\x7f\x01f"}
+	command := []string{"\x1b[2K\\x1b'", "a\nb\\n", "\u202ea", "\xff\xfe0", "g\u0456t", "\u3164\U0001f600", "$'a'", "\x7f\x01f", "a  0   b"}
 	for _, text := range []string{Shown(command), ASCII(command)} {
 		out, err := exec.CommandContext(t.Context(), "env", "LC_ALL=C.UTF-8", "bash", "-c", "for word in "+text+`; do printf '%s\0' "$word"; done`).Output()
 		if err != nil {

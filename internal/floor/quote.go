@@ -41,7 +41,9 @@ func unsafe(c rune) bool {
 
 // Shown is the command's text for people: no two commands are shown alike. A word
 // with a character that does not print, a bidirectional mark among them, stands in
-// bash's $'...' with that character as an escape; letters of every script stay.
+// bash's $'...' with that character as an escape; letters of every script stay. Of
+// several blanks all but the first are escaped, so that no word can be laid out to
+// look like what is printed around it.
 func Shown(argv []string) string { return show(argv, unicode.IsPrint) }
 
 // ASCII is Shown with everything beyond ASCII escaped as well, so that letters
@@ -60,7 +62,7 @@ func show(argv []string, stays func(rune) bool) string {
 
 func showWord(word string, stays func(rune) bool) string {
 	odd := func(c rune) bool { return c == utf8.RuneError || !stays(c) }
-	if strings.IndexFunc(word, odd) < 0 {
+	if strings.IndexFunc(word, odd) < 0 && !strings.Contains(word, "  ") {
 		return quote(word)
 	}
 	var b strings.Builder
@@ -72,7 +74,7 @@ func showWord(word string, stays func(rune) bool) string {
 			fmt.Fprintf(&b, `\x%02x`, word[i])
 		case c == '\'' || c == '\\':
 			b.WriteString(`\` + string(c))
-		case !odd(c):
+		case !odd(c) && (c != ' ' || i == 0 || word[i-1] != ' '):
 			b.WriteRune(c)
 		case c < 0x80:
 			fmt.Fprintf(&b, `\x%02x`, c)
