@@ -120,7 +120,7 @@ func (r *runner) run() error {
 		return err
 	}
 	r.sockets = socketRules(r.container.PID(), spec.Mapping, builder.Sockets())
-	if err := r.container.SendPlan(spec, filter); err != nil {
+	if err := r.container.SendPlan(spec, filter, notify.Check(r.container.PID())); err != nil {
 		return &step{"init", err}
 	}
 	go r.obey()

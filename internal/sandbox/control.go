@@ -37,9 +37,10 @@ type Event struct {
 // maxReport bounds the text of a failure, in bytes.
 const maxReport = 200
 
-// SendPlan gives the init its plan; it then proves the floor and waits for Go.
-func (c *Container) SendPlan(s Spec, filter []byte) error {
-	plan, err := encodePlan(s, filter)
+// SendPlan gives the init its plan; it then proves the floor and waits for Go. Unless
+// unanswered is 0, nobody can answer what the kernel would ask about the command.
+func (c *Container) SendPlan(s Spec, filter []byte, unanswered unix.Errno) error {
+	plan, err := encodePlan(s, filter, unanswered)
 	if err != nil {
 		return err
 	}

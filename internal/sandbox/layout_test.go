@@ -191,7 +191,7 @@ func TestPlanIsLaidOutAsTheInitReadsIt(t *testing.T) {
 		Tree:   []Entry{{Kind: Bind, Target: "/r"}, {Kind: Bind, Target: "/w", Writable: true}, {Kind: Tmpfs, Target: "/tmp"}},
 		Limits: ResourceLimits{Files: 5, FileSize: 6, Processes: 7, Data: 8},
 	}
-	got, err := encodePlan(s, []byte("12345678"))
+	got, err := encodePlan(s, []byte("12345678"), 9)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestPlanIsLaidOutAsTheInitReadsIt(t *testing.T) {
 	if string(got[head:]) != "/w\x00a\x00\x00K=V\x00/proc\x00/dev\x00/w\x00/tmp\x0012345678" {
 		t.Errorf("after the head: %q", got[head:])
 	}
-	for i, want := range []byte{1, 7, 4, 0, 5, 0, 6, 0, 7, 0, 8, 0} {
+	for i, want := range []byte{1, 7, 4, 9, 5, 0, 6, 0, 7, 0, 8, 0} {
 		if got := got[head-48+4*i]; got != want {
 			t.Errorf("word %d of the head's end is %d, want %d", i, got, want)
 		}
@@ -211,11 +211,11 @@ func TestPlanIsLaidOutAsTheInitReadsIt(t *testing.T) {
 		}
 	}
 	for _, bad := range []Spec{{}, {Argv: []string{"a\x00b"}, Probe: s.Probe}, {Argv: []string{"a"}}} {
-		if _, err := encodePlan(bad, []byte("x")); err == nil {
+		if _, err := encodePlan(bad, []byte("x"), 0); err == nil {
 			t.Errorf("a plan was made of %+v", bad)
 		}
 	}
-	if _, err := encodePlan(s, nil); err == nil {
+	if _, err := encodePlan(s, nil, 0); err == nil {
 		t.Error("a plan was made without a seccomp filter")
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // planHead is struct plan_head of stage/init.c.
@@ -22,7 +24,7 @@ type planHead struct {
 	WaitChildren uint32
 	Landlock     uint32
 	Writable     uint32
-	_            uint32
+	Unanswered   uint32    // errno
 	Limits       [4]uint64 // in the order of init.c
 }
 
@@ -30,7 +32,7 @@ type planHead struct {
 var errNUL = errors.New("contains a NUL byte")
 
 // encodePlan lays the plan out as the init reads it: head, strings, seccomp program.
-func encodePlan(s Spec, filter []byte) ([]byte, error) {
+func encodePlan(s Spec, filter []byte, unanswered unix.Errno) ([]byte, error) {
 	var text []byte
 	paths := writable(s.Tree)
 	for _, list := range [][]string{{s.Workdir}, s.Argv, s.Env, paths} {
@@ -51,7 +53,8 @@ func encodePlan(s Spec, filter []byte) ([]byte, error) {
 		Text: uint32(len(text)), Filter: uint32(len(filter)), //nolint:gosec // bounded by the frame
 		ProbePort: uint32(s.Probe.Port), ProbeV4: s.Probe.V4, ProbeV6: s.Probe.V6,
 		Landlock: s.Landlock, Writable: uint32(len(paths)), //nolint:gosec // bounded by the frame
-		Limits: [4]uint64{s.Limits.Files, s.Limits.FileSize, s.Limits.Processes, s.Limits.Data},
+		Unanswered: uint32(unanswered), //nolint:gosec // an errno
+		Limits:     [4]uint64{s.Limits.Files, s.Limits.FileSize, s.Limits.Processes, s.Limits.Data},
 	}
 	copy(head.Nonce[:], s.Probe.Nonce)
 	if s.WaitChildren {

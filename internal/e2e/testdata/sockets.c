@@ -6,6 +6,7 @@
 //	sockets storm               a thousand connections at once, by path and by TCP
 //	sockets blocked             connections that wait, and what ends their waiting
 //
+//	sockets forbidden COMMAND...  runs a command that may not take others' descriptors
 //	sockets asked COMMAND...    runs a command whose calls somebody is asked about already
 //
 // HOST is a socket of the host's. A line of standard output says what came of it.
@@ -263,6 +264,22 @@ static void asked(char **command) {
 	exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
+// As the filters of some containers do.
+static void forbidden(char **command) {
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), // its number comes first (struct seccomp_data)
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_getfd, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {4, filter};
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0)
+		execv(command[0], command);
+	perror("forbidden");
+	exit(1);
+}
+
 int main(int argc, char **argv) {
 	if (argc > 2)
 		host_path = argv[2];
@@ -271,6 +288,8 @@ int main(int argc, char **argv) {
 		storm();
 	else if (!strcmp(argv[1], "asked"))
 		asked(argv + 2);
+	else if (!strcmp(argv[1], "forbidden"))
+		forbidden(argv + 2);
 	else if (!strcmp(argv[1], "blocked"))
 		blocked();
 	else if (!strcmp(argv[1], "race-address"))

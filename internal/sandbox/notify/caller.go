@@ -12,6 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Check reports why this process could not answer for the children of the sandbox's
+// first process, 0 if it can: containers' filters forbid what it takes, and so may
+// security modules.
+func Check(init int) unix.Errno {
+	pidfd, err := unix.PidfdOpen(init, 0)
+	if err != nil {
+		return errnoOf(err)
+	}
+	defer unix.Close(pidfd)
+	fd, err := unix.PidfdGetfd(pidfd, 0, 0)
+	if err == nil {
+		err = unix.Close(fd)
+	}
+	if err != nil && !errors.Is(err, unix.EBADF) { // who has no such descriptor could be asked for it
+		return errnoOf(err)
+	}
+	c := caller{pid: init}
+	if _, err := c.read(0, 1); !errors.Is(err, unix.EFAULT) { // nothing lies there
+		return errnoOf(err)
+	}
+	return 0
+}
+
 // caller is a thread inside that waits for the answer to one call.
 type caller struct {
 	listener listener

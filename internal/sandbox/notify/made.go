@@ -16,13 +16,11 @@ func inodeOf(fd int) (Inode, unix.Stat_t, error) {
 	return Inode{s.Dev, s.Ino}, s, err
 }
 
-// maxMade bounds how many sockets' files are held, each by a descriptor.
-const maxMade = 1024
-
 // made knows the files of the sockets that listen inside. Binding a socket always
 // makes its file, and nothing can bind to one that exists: so each of them was made
 // inside. A file is held as long as it is known, so that its number means no other.
 type made struct {
+	most  int // files that are held
 	mu    sync.Mutex
 	files []file // the one that was connected to last is last
 }
@@ -51,7 +49,7 @@ func (m *made) keep(fd int) {
 		_ = unix.Close(fd)
 		return
 	}
-	if len(m.files) >= maxMade {
+	if len(m.files) >= m.most {
 		m.makeRoom()
 	}
 	m.files = append(m.files, file{fd, inode})

@@ -30,8 +30,21 @@ type Server struct {
 	failed chan error
 }
 
-// maxWaiting bounds the connections that wait, each of which holds descriptors.
-const maxWaiting = 4096
+// Bounds of what holds descriptors of this process: sockets' files, one each, and
+// connections that wait, up to three. Neither may use up what it can have.
+const (
+	maxMade    = 1024
+	maxWaiting = 4096
+)
+
+// share is at most most, and at most a part of this process's descriptors.
+func share(most, part int) int {
+	var l unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) != nil || l.Cur/uint64(part) >= uint64(most) { //nolint:gosec // both are small
+		return most
+	}
+	return int(l.Cur) / part //nolint:gosec // smaller than most
+}
 
 // Serve answers what the kernel asks through the listener, a descriptor of
 // seccomp_unotify(2), until nobody is left inside. An error means that calls would
@@ -40,7 +53,8 @@ func Serve(asks *os.File, c Config) error {
 	s := &Server{
 		config: c, listen: listener(asks.Fd()),
 		inside: sync.OnceValues(func() (*inside, error) { return enter(c.Init, c.Command) }),
-		room:   make(chan struct{}, maxWaiting), failed: make(chan error, 1),
+		made:   made{most: share(maxMade, 4)},
+		room:   make(chan struct{}, share(maxWaiting, 8)), failed: make(chan error, 1),
 	}
 	defer asks.Close()
 	s.listen.wakeHere()

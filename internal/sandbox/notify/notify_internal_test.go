@@ -95,14 +95,15 @@ func opened(t *testing.T, path string) int {
 // then those go that nobody can reach or nobody used.
 func TestFilesAreKnownWhileTheyAreHeld(t *testing.T) {
 	dir := t.TempDir()
-	var m made
+	const most = 64
+	m := made{most: most}
 	at := func(i int) string { return filepath.Join(dir, fmt.Sprint(i)) }
 	known := func(path string) bool {
 		fd := opened(t, path)
 		defer unix.Close(fd)
 		return m.has(fd)
 	}
-	for i := range maxMade {
+	for i := range most {
 		m.keep(node(t, at(i)))
 	}
 	m.keep(opened(t, at(3))) // listens again
@@ -115,8 +116,8 @@ func TestFilesAreKnownWhileTheyAreHeld(t *testing.T) {
 	if _ = unix.Close(node(t, at(0))); known(at(0)) {
 		t.Error("another file is known by an old name")
 	}
-	m.keep(node(t, at(maxMade)))
-	if known(at(1)) || !known(at(-1)) || !known(at(maxMade)) || len(m.files) != maxMade {
+	m.keep(node(t, at(most)))
+	if known(at(1)) || !known(at(-1)) || !known(at(most)) || len(m.files) != most {
 		t.Errorf("of %d files the wrong one was let go", len(m.files))
 	}
 	for i := 2; i < 12; i++ {
@@ -124,8 +125,8 @@ func TestFilesAreKnownWhileTheyAreHeld(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m.keep(node(t, at(maxMade+1)))
-	if len(m.files) != maxMade-10+1 || !known(at(12)) || !known(at(maxMade+1)) {
+	m.keep(node(t, at(most+1)))
+	if len(m.files) != most-10+1 || !known(at(12)) || !known(at(most+1)) {
 		t.Errorf("%d files are held after ten were removed", len(m.files))
 	}
 	for _, f := range m.files {

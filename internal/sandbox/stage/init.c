@@ -45,7 +45,7 @@ struct plan_head {
 	uint32_t wait_children;    // the end is that of the last process, not of the command
 	uint32_t landlock;         // version to restrict the command with, 0 for not at all
 	uint32_t writable;         // paths, after the environment, below which it may change files
-	uint32_t unused;
+	uint32_t unanswered;       // errno: why the runner could not answer connects, 0 if it can
 	uint64_t limits[4];        // in the order of limited[]; 0 leaves the caller's
 };
 
@@ -296,12 +296,13 @@ static void prove_floor(const struct plan_head *h)
 }
 
 // From here on the runner answers connect and listen. What it answers by must not stay
-// with the command. Where the kernel has no such thing, or somebody else has it
-// already, there are no unix sockets.
-static void ask_runner(void)
+// with the command. Where the kernel has no such thing, somebody else has it already, or
+// the runner may not look at the command, there are no unix sockets.
+static void ask_runner(const struct plan_head *h)
 {
 	char frame[5] = { 'U' };
-	int listener = sbx_ask_runner(), reason = errno;
+	int listener = h->unanswered ? -1 : sbx_ask_runner();
+	int reason = h->unanswered ? (int)h->unanswered : errno;
 
 	if (listener >= 0) {
 		if (send_fd('L', listener) < 0)
@@ -349,7 +350,7 @@ static void __attribute__((noreturn)) run_command(const struct plan_head *h, cha
 		fail("close-range");
 	if (h->landlock && sbx_landlock(h->landlock, writable) < 0)
 		fail("landlock");
-	ask_runner();
+	ask_runner(h);
 	bound(h);
 	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, filter) < 0)
 		fail("seccomp");
