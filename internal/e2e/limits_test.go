@@ -14,13 +14,30 @@ import (
 	"github.com/fractalboxdev/sbx/internal/sbxtest"
 )
 
-// limit is one limit of the receipt.
-func limit(t *testing.T, got sbxtest.Result, name string) event.Limit {
+func receipt(t *testing.T, got sbxtest.Result) event.Receipt {
 	t.Helper()
 	var r event.Receipt
 	if err := json.Unmarshal(got.File(t, "receipt.json"), &r); err != nil {
 		t.Fatal(err)
 	}
+	return r
+}
+
+// measure is one wall of the receipt.
+func measure(t *testing.T, got sbxtest.Result, name string) event.Measure {
+	t.Helper()
+	r := receipt(t, got)
+	i := slices.IndexFunc(r.Applied, func(m event.Measure) bool { return m.Name == name })
+	if i < 0 {
+		t.Fatalf("the receipt says nothing of %s: %+v", name, r.Applied)
+	}
+	return r.Applied[i]
+}
+
+// limit is one limit of the receipt.
+func limit(t *testing.T, got sbxtest.Result, name string) event.Limit {
+	t.Helper()
+	r := receipt(t, got)
 	i := slices.IndexFunc(r.Limits, func(l event.Limit) bool { return l.Name == name })
 	if i < 0 {
 		t.Fatalf("the receipt has no limit of %s: %+v", name, r.Limits)
