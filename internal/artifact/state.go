@@ -48,12 +48,13 @@ func defaultStateDir(getenv func(string) string, ofSystem bool) (string, error) 
 	return "", errors.New("choosing the state directory: neither XDG_STATE_HOME nor HOME is an absolute path")
 }
 
-// NewID makes a run id: the UTC time in seconds and 32 random bits, so that ids
+// NewID makes a run id: the UTC time in milliseconds and 32 random bits, so that ids
 // sort by age and two supervisors never take the same one.
 func NewID(now time.Time) string {
 	var b [4]byte
 	rand.Read(b[:]) // never fails: crypto/rand ends the process instead
-	return now.UTC().Format("20060102t150405") + "-" + hex.EncodeToString(b[:])
+	at := now.UTC()
+	return fmt.Sprintf("%s%03d-", at.Format("20060102t150405"), at.Nanosecond()/1_000_000) + hex.EncodeToString(b[:])
 }
 
 // ValidID reports whether id may name a run: 1 to 64 of a-z, 0-9 and inner hyphens.

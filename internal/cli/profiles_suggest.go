@@ -17,7 +17,7 @@ func newProfilesSuggest(e *environment) *cobra.Command {
 			"and paths, no wildcard, no credential. What cannot be granted that way stands in comments, with the reason.\n" +
 			"RUN is a run's id, or a directory with its denials.jsonl or requests.jsonl. The draft is for a person to read,\n" +
 			"cut down and approve.",
-		Example: "  sbx profiles suggest 20260102t030405-1a2b3c4d > x-widget.toml",
+		Example: "  sbx profiles suggest 20260102t030405678-1a2b3c4d > x-widget.toml",
 		RunE:    func(_ *cobra.Command, args []string) error { return e.suggestProfile(args[0], name) },
 	}
 	cmd.Flags().StringVar(&name, "name", "x-draft", "`name` of the profile; it begins with x-")
