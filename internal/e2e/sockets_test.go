@@ -363,6 +363,48 @@ func TestCase30_ManyConnectionsAtOnce(t *testing.T) {
 	})
 }
 
+// TestBypass44_WithoutTheRunnerNothingConnects: the one who answers is killed in the
+// midst of connections; everything inside dies with it, and none got to the host.
+func TestBypass44_WithoutTheRunnerNothingConnects(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	const script = `
+import socket
+print('ready', flush=True)
+while True:
+    try:
+        socket.socket(socket.AF_UNIX).connect('host.sock')
+        print('connected', flush=True)
+    except OSError:
+        pass
+`
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		reached := inProject(t, lab, who, "host.sock")
+		lab.Write(who, "connects.py", script)
+		cmd := lab.Command(t, who, "sbx", "exec", "--", "/usr/bin/python3", "connects.py")
+		stdout := newOutput()
+		cmd.Stdout, cmd.Stderr = stdout, newOutput()
+		lab.Start(t, cmd)
+		stdout.until(t, "ready\n")
+		killed(t, lab, cmd, runnerOf(t), lab.Mounts())
+		unreached(t, reached)
+		if got := stdout.String(); got != "ready\n" {
+			t.Errorf("stdout is %q", got)
+		}
+	})
+}
+
+// runnerOf is the pid of the only run's runner.
+func runnerOf(t *testing.T) int {
+	t.Helper()
+	for _, p := range sbxtest.Processes(t) {
+		if name, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/comm"); err == nil && string(name) == "sbx-runner\n" {
+			return p.PID
+		}
+	}
+	t.Fatal("there is no runner")
+	return 0
+}
+
 // TestCase30_ConnectionsThatWait: they end as they would outside, by their turn, their
 // limit, a signal or death, and do not keep the run.
 func TestCase30_ConnectionsThatWait(t *testing.T) {
