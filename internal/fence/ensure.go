@@ -169,7 +169,7 @@ func (f *fence) look() (sandbox.Facts, identity, error) {
 	if f.pathsErr != nil {
 		return sandbox.Facts{}, identity{}, f.pathsErr
 	}
-	request := sandbox.FactsRequest{Home: home, Path: f.searchPath(), Workdir: f.o.Workdir}
+	request := sandbox.FactsRequest{Home: home, Path: f.searchPath(), Workdir: f.paths.Workdir}
 	if u, err := user.LookupId(strconv.Itoa(f.o.Self.UID)); err == nil {
 		request.Account = u.HomeDir
 	}

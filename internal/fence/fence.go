@@ -72,6 +72,7 @@ type fence struct {
 
 	paths    sandbox.Paths
 	pathsErr error
+	own      []ownPath
 	searched func() (project.Survey, error)
 	survey   project.Survey
 	outbox   string // of the host, for what the command leaves as artifacts

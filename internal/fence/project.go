@@ -73,20 +73,33 @@ func (f *fence) guardMeasure() event.Measure {
 }
 
 // ownPath is something of sbx's own that the command must not write.
-type ownPath struct{ what, path, why, next string }
+type ownPath struct{ what, path, why, next, real string }
 
+// ownPaths are looked up once: each costs a look at every directory on its way.
 func (f *fence) ownPaths() []ownPath {
+	if f.own == nil {
+		f.own = f.findOwn()
+		for i := range f.own {
+			f.own[i].real = sandbox.Resolve(f.own[i].path)
+		}
+	}
+	return f.own
+}
+
+func (f *fence) findOwn() []ownPath {
 	own := []ownPath{{
-		"the state directory", f.o.StateDir, "the command could rewrite its own records",
-		"start sbx in a project directory, use --ro, or set state_dir in the operator configuration, or XDG_STATE_HOME, to a directory outside",
+		what: "the state directory", path: f.o.StateDir, why: "the command could rewrite its own records",
+		next: "start sbx in a project directory, use --ro, or set state_dir in the operator configuration, or XDG_STATE_HOME, to a directory outside",
 	}}
 	for _, file := range f.o.Config {
-		own = append(own, ownPath{"the configuration", file, "the command could write what sbx obeys", "start sbx in another directory, or use --ro"})
+		if file != "" {
+			own = append(own, ownPath{what: "the configuration", path: file, why: "the command could write what sbx obeys", next: "start sbx in another directory, or use --ro"})
+		}
 	}
 	used := !f.o.NoCache && len(f.derived.Grant.Caches()) > 0
 	// A project may have its own unused cache directory, as some CI services set it.
 	if caches, ok := CacheDirectory(f.o.Env); ok && (used || !sandbox.Within(sandbox.Resolve(caches), f.paths.Workdir)) {
-		own = append(own, ownPath{"the cache directory", caches, "what it kept for other projects could be changed", "use --no-cache, or set XDG_CACHE_HOME to a directory outside"})
+		own = append(own, ownPath{what: "the cache directory", path: caches, why: "what it kept for other projects could be changed", next: "use --no-cache, or set XDG_CACHE_HOME to a directory outside"})
 	}
 	return own
 }
@@ -102,10 +115,7 @@ func (f *fence) checkOwnPaths() error {
 }
 
 func (f *fence) checkOwn(o ownPath) error {
-	if o.path == "" {
-		return nil
-	}
-	real := sandbox.Resolve(o.path)
+	real := o.real
 	if f.paths.Writable(real) {
 		for _, s := range f.paths.Shown {
 			if s.Access == sandbox.Writable && sandbox.Within(real, s.Real) {
@@ -130,20 +140,23 @@ func (f *fence) checkStateDir() error {
 	if f.pathsErr != nil {
 		return f.pathsErr
 	}
-	return f.checkOwn(f.ownPaths()[0])
+	state := f.findOwn()[0] // what the grant adds is not known yet
+	state.real = sandbox.Resolve(state.path)
+	return f.checkOwn(state)
 }
 
 // hidden are sbx's own directories and files. They are masked where they would show.
 func (f *fence) hidden() (out []string) {
 	add := func(p string) {
-		if _, err := os.Lstat(p); err == nil && !slices.Contains(out, p) && f.mayShow(p) {
+		if slices.Contains(out, p) || !f.mayShow(p) {
+			return
+		}
+		if _, err := os.Lstat(p); err == nil {
 			out = append(out, p)
 		}
 	}
 	for _, o := range f.ownPaths() {
-		if o.path != "" {
-			add(sandbox.Resolve(o.path))
-		}
+		add(o.real)
 	}
 	if f.target != nil {
 		add(sandbox.Resolve(f.target.Path()))

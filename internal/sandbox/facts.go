@@ -52,7 +52,7 @@ type FactsRequest struct {
 	Home    string
 	Account string // home directory of the account, "" if unknown
 	Path    string // the caller's PATH
-	Workdir string // absolute
+	Workdir string // absolute, without links
 }
 
 // systemTop are the directories of / that hold programs and their data.
@@ -66,11 +66,8 @@ var optionalSystem = []string{"/var/lib/dpkg", "/sys/devices/system/cpu", "/nix/
 
 // ReadFacts looks at the host. It follows no symlink below the working directory.
 func ReadFacts(r FactsRequest) (Facts, error) {
-	f := Facts{Home: privateHome(r.Home), Account: r.Account}
+	f := Facts{Home: privateHome(r.Home), Account: r.Account, Workdir: r.Workdir}
 	var err error
-	if f.Workdir, err = filepath.EvalSymlinks(r.Workdir); err != nil {
-		return f, fmt.Errorf("finding the working directory: %w", err)
-	}
 	if f.HomeReal, err = filepath.EvalSymlinks(f.Home); err != nil {
 		f.HomeReal = f.Home // a home that does not exist is private and empty inside all the same
 	}
