@@ -369,7 +369,7 @@ func TestRunIDs(t *testing.T) {
 			t.Errorf("a run %q was opened", bad)
 		}
 	}
-	if id := NewID(time.Unix(0, 0)); !ValidID(id) || !strings.HasPrefix(id, "19700101t000000-") {
+	if id := NewID(time.Unix(0, 0)); !ValidID(id) || !strings.HasPrefix(id, "19700101t000000000-") {
 		t.Errorf("new id %q", id)
 	}
 	dir := stateDir(t)
