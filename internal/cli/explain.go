@@ -124,11 +124,7 @@ func (e *environment) explain(o explainOptions) error {
 	if err != nil {
 		return err
 	}
-	d := r.grant.Policy().Decide(req)
-	if body != nil {
-		d = r.grant.Policy().DecideBody(req, body, o.encoding, o.content)
-	}
-	answer := explainDecision(req, d)
+	answer := explainDecision(req, judgeAsked(r.grant.Policy(), req, body, o.encoding, o.content))
 	answer.Grant = r.grant.Digest()
 	answer.Body = answer.Body && body == nil
 	if err := e.printExplanation(answer, o.json); err != nil {
@@ -138,6 +134,25 @@ func (e *environment) explain(o explainOptions) error {
 		return &exitError{code: exitNegative}
 	}
 	return nil
+}
+
+// judgeAsked is the decision of a run about a request; body is nil where only its
+// length is known.
+func judgeAsked(p *egress.Policy, req egress.Request, body []byte, encoding, content string) egress.Decision {
+	if body == nil {
+		return p.Decide(req)
+	}
+	d := p.DecideBody(req, body, encoding, content)
+	if d.Verdict != egress.Allow {
+		return d
+	}
+	if limit := d.Rule.UploadBudget.Bytes; limit > 0 && int64(len(body)) > limit {
+		return egress.Decision{
+			Stage: egress.StageHandler, Code: egress.CodeUploadBudget, Nearest: d.Rule.ID,
+			Reason: fmt.Sprintf("%s: the upload budget of %s is %d bytes", egress.Describe(req), d.Rule.ID, limit),
+		}
+	}
+	return d
 }
 
 // The verdicts of explanations and records.

@@ -291,25 +291,23 @@ type attempt struct {
 
 func judge(rule *Rule, req *Request, body *bodyInput) attempt {
 	code, depth := judgeHead(rule, req)
-	if code != CodeAllowed {
+	if code != CodeAllowed || opaque(rule) {
 		return attempt{rule: rule, code: code, depth: depth}
 	}
-	if limit := rule.BodyCap(req.Method); req.BodyLength != 0 && !opaque(rule) {
-		switch {
-		case limit == 0:
-			return attempt{rule: rule, code: CodeBodyNotGranted, depth: 6}
-		case req.BodyLength > limit:
-			return attempt{rule: rule, code: CodeBodyTooLarge, depth: 7}
-		}
-	}
-	if body != nil && !opaque(rule) && !rule.Body.Asserts() {
-		if err := body.fits(rule.BodyCap(req.Method)); err != nil {
-			return attempt{rule: rule, code: bodyCode(err), depth: 7, detail: err.Error()}
-		}
-	}
-	if body != nil && rule.Body.Asserts() {
+	limit := rule.BodyCap(req.Method)
+	switch {
+	case req.BodyLength != 0 && limit == 0:
+		return attempt{rule: rule, code: CodeBodyNotGranted, depth: 6}
+	case req.BodyLength > limit:
+		return attempt{rule: rule, code: CodeBodyTooLarge, depth: 7}
+	case body == nil || limit == 0:
+	case rule.Body.Asserts(): // which no body does not fulfil
 		code, detail := rule.JudgeBody(body.body, body.encoding, body.contentType)
 		return attempt{rule: rule, code: code, depth: 8, detail: detail}
+	default:
+		if err := body.fits(limit); err != nil {
+			return attempt{rule: rule, code: bodyCode(err), depth: 7, detail: err.Error()}
+		}
 	}
 	return attempt{rule: rule, code: CodeAllowed}
 }

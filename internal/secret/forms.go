@@ -8,27 +8,31 @@ import (
 	"html"
 	"slices"
 	"strings"
+	"unicode/utf16"
 )
 
-// minForm is how long an encoded form has to be, in bytes, so that it does not
-// occur by chance.
+// minForm is how long a form has to be, in bytes, that says less than the text, so that
+// it does not occur by chance. It leaves out base64 of secrets of four bytes.
 const minForm = 6
 
 // forms returns how a text is written by programs that encode it, the text first.
 func forms(text string) []string {
 	out := []string{text}
 	add := func(form string) {
-		if len(form) >= minForm && !slices.Contains(out, form) {
+		if len(form) >= min(minForm, len(text)) && !slices.Contains(out, form) {
 			out = append(out, form)
 		}
 	}
 	for offset := range 3 {
 		inner := base64Inside(text, offset)
+		if len(inner) < minForm {
+			continue
+		}
 		add(inner)
 		add(strings.NewReplacer("+", "-", "/", "_").Replace(inner))
 	}
 	for _, digits := range []string{"0123456789ABCDEF", "0123456789abcdef"} {
-		for _, plain := range []string{unreserved, unreserved + "!$&'()*,;:@=+", unreserved + "!'()*", unreserved + "*", ""} {
+		for _, plain := range plains {
 			add(percent(text, plain, digits))
 		}
 		add(strings.ReplaceAll(percent(text, unreserved+" ", digits), " ", "+"))
@@ -52,6 +56,15 @@ func base64Inside(text string, offset int) string {
 		encoded = encoded[:len(encoded)-1]
 	}
 	return encoded
+}
+
+// plains are the bytes that URL encoders leave alone: those of RFC 3986 for any part, a
+// segment and a path, of JavaScript (encodeURIComponent, encodeURI), Python (quote), Go
+// (PathEscape and URL.EscapedPath), Java and HTML forms (URLEncoder, with + for a
+// space), and of encoders that leave nothing.
+var plains = []string{
+	unreserved, unreserved + "!$&'()*,;:@=+", unreserved + "!$&'()*,;:@=+/", unreserved + "!'()*", unreserved + ";,/?:@&=+$#!'()*",
+	unreserved + "/", unreserved + "$&+=:@", unreserved + "$&+,/:;=@", unreserved + "*", strings.TrimSuffix(unreserved, "~") + "*", "",
 }
 
 const unreserved = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
@@ -85,9 +98,9 @@ func jsonForms(text string) []string {
 		out = append(out, inner, strings.ReplaceAll(inner, "/", `\/`))
 	}
 	var lower, upper strings.Builder
-	for _, r := range text {
-		fmt.Fprintf(&lower, `\u%04x`, r)
-		fmt.Fprintf(&upper, `\u%04X`, r)
+	for _, unit := range utf16.Encode([]rune(text)) {
+		fmt.Fprintf(&lower, `\u%04x`, unit)
+		fmt.Fprintf(&upper, `\u%04X`, unit)
 	}
 	return append(out, lower.String(), upper.String())
 }
