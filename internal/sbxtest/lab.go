@@ -1,7 +1,6 @@
 package sbxtest
 
 import (
-	"crypto/tls"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -236,9 +235,6 @@ func (l *Lab) CopyIn(u User, dir string) {
 
 // CA is the path of a PEM file with the lab's own CA alone.
 func (l *Lab) CA() string { return filepath.Join(l.dir, "etc", "lab-ca.pem") }
-
-// ClientTLS trusts the lab's CA, for clients inside the test process.
-func (l *Lab) ClientTLS() *tls.Config { return &tls.Config{RootCAs: l.ca.pool} }
 
 // Mounts is the mount table of the lab's mount namespace, a line each, in the
 // form of /proc/self/mountinfo.

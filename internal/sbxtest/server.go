@@ -58,21 +58,6 @@ func (l *Lab) Serve(name string, handler http.Handler) *Server {
 	return s
 }
 
-// ServePort adds a port to a host, which is made when it is new: HTTPS, or
-// HTTP when plain.
-func (l *Lab) ServePort(name string, port uint16, plain bool, handler http.Handler) *Server {
-	l.t.Helper()
-	s := l.addServer(name)
-	for _, addr := range s.Addrs {
-		listener := l.listen(addr, port)
-		if !plain {
-			listener = tls.NewListener(listener, l.serverTLS(name, "h2", "http/1.1"))
-		}
-		l.serveHTTP(s, listener, handler)
-	}
-	return s
-}
-
 // addServer gives name its addresses, once.
 func (l *Lab) addServer(name string) *Server {
 	l.t.Helper()
