@@ -105,7 +105,6 @@ func closes(a answer) bool { return a.header.Get("Connection") == "" }
 // The same request ends in the same way however often, at once, and through whichever
 // door it is made.
 func TestBypass66_DecisionsDoNotVary(t *testing.T) {
-	patient := func(c *proxyConfig) { c.Limits.Sniff = 0 } // the default
 	s := newSite(t, hello, []string{"api.test", "x.cdn.test"}, patient)
 	s.grant(append(append(s.rules("api.test", "GET", "/repos/acme/**", func(r *egress.Rule) { r.ID = "test/a" }), s.rules("api.test", "GET,POST", "/repos/*/x", func(r *egress.Rule) { r.ID = "test/b" })...),
 		s.rules("*.cdn.test", "GET", "/**", func(r *egress.Rule) { r.ID = "test/c" })...)...)

@@ -25,13 +25,17 @@ func (w *world) tool(name string, args ...string) (string, error) {
 	return string(out), err
 }
 
+// patient gives real clients the time that they have in a run: they read their
+// certificates between the connection and its first byte.
+func patient(c *proxyConfig) { c.Limits.Sniff = 0 }
+
 // TestCurl uses a client that is not ours, with its own HTTP/2 library.
 func TestCurl(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Log("no curl on this machine; the other tests speak with net/http and raw sockets")
 		return
 	}
-	w := newWorld(t)
+	w := newWorld(t, patient)
 	port := w.origin(func(rw http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		fmt.Fprintf(rw, "%s %s %d", r.Proto, r.Method, n)
@@ -72,7 +76,7 @@ func TestNode(t *testing.T) {
 		t.Log("no node on this machine; the other tests speak with net/http and raw sockets")
 		return
 	}
-	w := newWorld(t)
+	w := newWorld(t, patient)
 	port := w.origin(hello, false, "ok.test")
 	w.grant(rule(t, "ok.test", port, "GET", "/**"))
 	script := `
