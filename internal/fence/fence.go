@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -310,6 +311,9 @@ func (f *fence) sweep(ctx context.Context) error {
 	swept, err := artifact.Sweep(f.o.StateDir, lookAfter)
 	for i := range swept {
 		sweepGroups(ctx, &swept[i])
+	}
+	if slices.ContainsFunc(swept, func(s event.Swept) bool { return len(s.SetAside) > 0 }) {
+		f.beginSurvey() // what was found may not be there any more
 	}
 	f.receipt.Swept = swept
 	err = errors.Join(err, f.freeDead(ctx), f.tellRollouts(ctx))
