@@ -38,7 +38,7 @@ func restricted(t *testing.T, program string, version int) {
 			t.Fatal(err)
 		}
 	}
-	listener, err := net.Listen("unix", "@"+filepath.Base(dir)) //nolint:noctx // in this process
+	listener, err := net.Listen("unix", "@"+filepath.Base(dir))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,11 @@ func (f *fence) takeSurvey(facts *sandbox.Facts) (err error) {
 	for _, m := range f.survey.Mounts() {
 		facts.Protected = append(facts.Protected, sandbox.Protected{Path: m.Path, Pin: m.Pin, Private: m.Private})
 	}
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding sbx's own program: %w", err)
+	}
+	facts.Protected = sandbox.Guard(facts.Protected, sandbox.Resolve(program), f.paths.Writable)
 	for _, s := range f.paths.Shown {
 		f.receipt.Shown = append(f.receipt.Shown, event.Shown{Path: s.Real, Access: string(s.Access), Why: "asked for"})
 	}
