@@ -114,7 +114,7 @@ func dsn(path string, wait time.Duration) string {
 // which waits for the disk. One that was folded is cut to tidyAt bytes when it begins
 // anew.
 const (
-	foldAt = 256
+	foldAt = 128
 	tidyAt = 128 << 10
 )
 
