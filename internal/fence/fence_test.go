@@ -66,7 +66,7 @@ func TestRefusalsNameKindStepAndWhatToDo(t *testing.T) {
 		"ticket":       {(*admission.Admission)(nil).Check("r1", "", class.Lean), event.RefusedTicket, "no-ticket", "without a ticket", ""},
 		"workdir":      {&sandbox.Refusal{What: "too wide", Next: "go elsewhere"}, event.RefusedRecipe, "bad-workdir", "too wide", "go elsewhere"},
 		"no userns":    {&handshake.Failure{Step: "unshare-user", Errno: unix.ENOSPC}, event.RefusedSandbox, "", "max_user_namespaces", "sysctl"},
-		"forbidden":    {&handshake.Failure{Step: "unshare-user", Errno: unix.EPERM}, event.RefusedSandbox, "", "AppArmor", "sbx doctor"},
+		"forbidden":    {&handshake.Failure{Step: "unshare-user", Errno: unix.EPERM}, event.RefusedSandbox, "", "creating a user namespace: operation not permitted", ""}, // why, and what mends it, depends on the host,
 		"idmap":        {&handshake.Failure{Step: "mount-tree", Detail: sandbox.ErrNotIDMappable.Error()}, event.RefusedSandbox, "", "idmapped", "ordinary user"},
 		"anything":     {errors.New("odd"), event.RefusedSandbox, "", "odd", ""},
 		"a refusal":    {&event.Refusal{Kind: event.RefusedRecipe, Code: "x", Message: "m"}, event.RefusedRecipe, "x", "m", ""},
