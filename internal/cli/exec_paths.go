@@ -94,7 +94,10 @@ func asideLines(a event.Aside, workdir, archive string) (lines []string) {
 func named(paths []string, workdir string) string {
 	var out []string
 	for _, p := range paths[:min(len(paths), maxNamed)] {
-		out = append(out, strings.TrimPrefix(p, workdir+"/"))
+		if below, ok := strings.CutPrefix(p, workdir+"/"); ok && workdir != "" {
+			p = below
+		}
+		out = append(out, p)
 	}
 	if more := len(paths) - maxNamed; more > 0 {
 		out = append(out, fmt.Sprintf("and %d more", more))

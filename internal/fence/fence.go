@@ -316,6 +316,9 @@ func (f *fence) sweep(ctx context.Context) error {
 		f.beginSurvey() // what was found may not be there any more
 	}
 	f.receipt.Swept = swept
+	if len(swept) > 0 {
+		f.searchAgain()
+	}
 	err = errors.Join(err, f.freeDead(ctx), f.tellRollouts(ctx))
 	if len(f.receipt.Swept) > 0 && f.o.OnSwept != nil {
 		f.o.OnSwept(f.receipt.Swept)

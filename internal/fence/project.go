@@ -19,10 +19,24 @@ func (f *fence) beginSurvey() {
 	if f.pathsErr != nil {
 		return
 	}
+	f.search()
+}
+
+// search goes through what will be writable, beside the rest of the start.
+func (f *fence) search() {
 	home, _ := lookup(f.o.Env, "HOME")
 	xdg, _ := lookup(f.o.Env, "XDG_CONFIG_HOME")
 	request := project.Request{Roots: f.paths.Roots(), Locked: f.paths.Locked(), Lifted: f.paths.Lifted(), Home: home, XDG: xdg}
 	f.searched = async(func() (project.Survey, error) { return project.Look(request) })
+}
+
+// searchAgain forgets what was found before dead runs were looked after.
+func (f *fence) searchAgain() {
+	if f.searched != nil {
+		survey, _ := f.searched() // its error comes again
+		survey.Close()
+		f.search()
+	}
 }
 
 // takeSurvey waits for the search and adds what it found to the facts. It comes after

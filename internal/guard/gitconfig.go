@@ -215,6 +215,39 @@ func (p *configParser) escape(out *strings.Builder, at int) error {
 	return nil
 }
 
+// Naming says what kind of thing the value of a setting names.
+type Naming uint8
+
+// The kinds of things.
+const (
+	NamesNothing Naming = iota
+	NamesHooks          // a directory of hooks
+	NamesConfig         // a further configuration
+	NamesProgram        // a command line that git runs
+)
+
+// Kind returns what the setting's value names.
+func (s Setting) Kind() Naming {
+	switch s.Section {
+	case "core":
+		switch s.Key {
+		case "hookspath":
+			return NamesHooks
+		case "fsmonitor", "sshcommand", "pager", "editor", "askpass", "gitproxy", "alternaterefscommand":
+			return NamesProgram
+		}
+	case "include", "includeif":
+		if s.Key == "path" {
+			return NamesConfig
+		}
+	case "alias", "pager", "filter", "diff", "merge", "mergetool", "difftool", "credential", "gpg", "sequence", "uploadpack", "interactive", "browser", "man", "trailer", "remote", "submodule":
+		if s.Key != "url" && s.Key != "fetch" {
+			return NamesProgram
+		}
+	}
+	return NamesNothing
+}
+
 // HooksPath returns the last core.hooksPath of a configuration, "" if there is none.
 func HooksPath(text string) string {
 	settings, err := ParseConfig(text)
@@ -223,7 +256,7 @@ func HooksPath(text string) string {
 	}
 	found := ""
 	for _, s := range settings {
-		if s.Section == "core" && s.Sub == "" && s.Key == "hookspath" {
+		if s.Kind() == NamesHooks {
 			found = s.Value
 		}
 	}

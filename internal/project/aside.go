@@ -64,6 +64,7 @@ type cleaner struct {
 	sums    map[string]string // of guarded files with further names
 	done    map[string]bool
 	opened  []opened
+	later   []string // renamed directories, which have not been searched
 	errs    []error
 }
 
@@ -98,7 +99,7 @@ func (t Tree) setAside(run string, started time.Time, to *Archive, out *Result) 
 		}
 	}
 	defer c.close()
-	finds, err := c.search()
+	finds, err := c.search(".")
 	if err != nil {
 		return err
 	}
@@ -106,15 +107,26 @@ func (t Tree) setAside(run string, started time.Time, to *Archive, out *Result) 
 		c.judge(f)
 	}
 	c.rest()
+	for len(c.later) > 0 {
+		next := c.later[0]
+		c.later = c.later[1:]
+		if finds, err = c.search(next); err != nil {
+			c.errs = append(c.errs, err)
+			continue
+		}
+		for _, f := range finds {
+			c.judge(f)
+		}
+	}
 	return errors.Join(c.errs...)
 }
 
-// search goes through the tree as it is now.
-func (c *cleaner) search() ([]find, error) {
+// search goes through a part of the tree as it is now.
+func (c *cleaner) search(from string) ([]find, error) {
 	s := newSearch(c.fd(), c.tree.Dirs+maxAfter, skipper(c.tree.Skipped))
 	s.open = c.openUp
-	if err := s.run(); err != nil {
-		return nil, err
+	if err := s.run(from); err != nil {
+		return nil, fmt.Errorf("looking for what the command left in %s: %w", c.tree.Root, err)
 	}
 	if !s.whole {
 		return nil, fmt.Errorf("looking for what the command left in %s: there are over %d directories more than before", c.tree.Root, maxAfter)
@@ -422,6 +434,7 @@ func (c *cleaner) move(p string) {
 		return
 	}
 	c.out.Renamed = append(c.out.Renamed, Renamed{Path: c.absolute(p), To: c.absolute(to)})
+	c.later = append(c.later, to)
 }
 
 // walk is the package's, and opens up what the command has closed.

@@ -255,6 +255,36 @@ func TestBypass46_WhatTheCommandMadeIsMoved(t *testing.T) {
 	}
 }
 
+// What the repository's own configuration names in the tree is guarded with it.
+func TestBypass47_WhatTheConfigurationNames(t *testing.T) {
+	m := makeProject(t, `git init -q .; rm -r .git/hooks; mkdir tools; touch tools/monitor tools/merge.js tools/unused
+		git config include.path ../shared.cfg; printf '[core]\n\tfsmonitor = tools/monitor\n\thooksPath = ci/hooks\n[include]\n\tpath = more.cfg\n' >shared.cfg
+		git config merge.x.driver 'node "tools/merge.js" %O %A'; git config alias.x '!tools/missing'; git config core.editor /bin/vi`)
+	same(t, []string{".git pin", ".git/config", "shared.cfg", "tools/merge.js", "tools/monitor"}, m.mounts())
+	same(t, []string{"moved ci/hooks", "moved more.cfg"}, m.after("mkdir -p ci/hooks; touch ci/hooks/pre-commit more.cfg other"))
+}
+
+func TestSearchesAreBounded(t *testing.T) {
+	m := makeProject(t, "true")
+	s := m.look()
+	m.sh("mkdir many; cd many; seq -f %.0f.code-workspace 50001 | xargs touch")
+	archive := &Archive{}
+	if _, err := s.SetAside("r1", time.Now(), archive); err == nil || !strings.Contains(err.Error(), "over 50000 files") {
+		t.Errorf("%v", err)
+	}
+	// Nobody can look where the path is longer than the kernel takes.
+	m.sh("rm -r many; perl -e 'for (1..30) { mkdir \"x\" x 200; chdir \"x\" x 200 }'")
+	if _, err := s.SetAside("r1", time.Now(), archive); err == nil || !strings.Contains(err.Error(), "cannot be read") {
+		t.Errorf("%v", err)
+	}
+	m.sh("rm -r x*")
+	limited := newSearch(int(s.Trees[0].dir.Fd()), 3, nil)
+	m.sh("mkdir -p a/.vscode b c/.vscode d")
+	if err := limited.run("."); err != nil || limited.whole || limited.dirs != 3 {
+		t.Errorf("%v; %d directories, whole = %v", err, limited.dirs, limited.whole)
+	}
+}
+
 // A user edits what is theirs while the command runs.
 func TestWhatSomebodyOutsideReplacesIsOnlyNamed(t *testing.T) {
 	m := makeProject(t, "git init -q .; mkdir .vscode; touch .envrc .vscode/settings.json")
@@ -270,12 +300,11 @@ func TestBypass52_AnotherNameOfAGuardedFile(t *testing.T) {
 
 func TestWhatTheArchiveCannotTakeIsRenamed(t *testing.T) {
 	m := makeProject(t, "true")
-	same(t, []string{"moved .envrc", "renamed .idea sbx-set-aside-r1-.idea-1", "renamed .vscode sbx-set-aside-r1-.vscode"}, m.after(`
-		mkdir .vscode .idea sbx-set-aside-r1-.idea; truncate -s 1G .vscode/big; touch .envrc
-		/usr/bin/python3 -c "
-import os
-os.chdir('.idea')
-for i in range(300): os.mkdir('x' * 200); os.chdir('x' * 200)"`))
+	same(t, []string{
+		"cleaned sbx-set-aside-r1-.vscode/repo/.git/config core.pager", "moved .envrc", "renamed .idea sbx-set-aside-r1-.idea-1", "renamed .vscode sbx-set-aside-r1-.vscode",
+	}, m.after(`
+		mkdir .vscode .idea sbx-set-aside-r1-.idea; truncate -s 1G .vscode/big; touch .envrc; git init -q .vscode/repo; git -C .vscode/repo config core.pager evil
+		cd .idea; seq 20001 | xargs touch`))
 	m.sh("rm -r sbx-set-aside-r1-*")
 }
 

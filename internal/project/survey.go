@@ -158,7 +158,7 @@ func lookAt(root string, r Request) (Tree, error) {
 		return t, fmt.Errorf("looking at %s: %w", root, err)
 	}
 	s := newSearch(int(dir.Fd()), maxBefore, skipper(t.Skipped))
-	if err := s.run(); err != nil {
+	if err := s.run("."); err != nil {
 		return t, err
 	}
 	t.Closed, t.Whole, t.Dirs = s.closed, s.whole, s.dirs
@@ -312,7 +312,7 @@ func (v *survey) ways(p string) {
 
 // repository guards what git runs or obeys in one of its directories.
 func (v *survey) repository(f find) error {
-	if path.Base(f.path) == ".git" {
+	if isGit(f.path) {
 		if err := v.add(f.path, way); err != nil {
 			return err
 		}
@@ -325,43 +325,102 @@ func (v *survey) repository(f find) error {
 	if id, err := v.identify(f.path); err == nil {
 		v.tree.Entries = append(v.tree.Entries, Entry{Path: f.path, kind: gitDir, id: id})
 	}
-	return v.hooksPath(f.path)
+	return v.named(f.path)
 }
+
+// isGit reports whether a path ends in .git, also on file systems that ignore case.
+func isGit(p string) bool { return guard.Of([]byte(path.Base(p))) == guard.Git }
 
 // gitNames are what git runs or obeys in a repository's directory, or finds the
 // repository by.
 var gitNames = [...]string{"hooks", "config", "config.worktree", "commondir", "gitdir"}
 
-// hooksPath guards the directory that core.hooksPath names, where it lies in the
-// tree: relative values count from the work tree (git-config(1)).
-func (v *survey) hooksPath(dir string) error {
-	configured := guard.HooksPath(readSmall(int(v.root.Fd()), path.Join(dir, "config")))
-	if configured == "" {
-		configured = v.users
+// named guards what a repository's configuration names in the tree: the hooks'
+// directory, further configurations, and programs. Hooks and programs count from the
+// work tree (git-config(1), core.hooksPath), further configurations from the file that
+// names them (include.path).
+func (v *survey) named(dir string) error {
+	top := dir // of a bare repository
+	if isGit(dir) {
+		top = path.Dir(dir)
 	}
-	if configured == "" {
-		return nil
+	config := path.Join(dir, "config")
+	hooks, err := v.configured(top, config, 0)
+	if err != nil {
+		return err
 	}
-	base := dir // of a bare repository
-	if path.Base(dir) == ".git" {
-		base = path.Dir(dir)
+	if hooks == "" && isGit(dir) {
+		hooks = v.users
 	}
-	p := path.Join(base, configured)
-	if path.IsAbs(configured) {
-		rest, ok := strings.CutPrefix(path.Clean(configured), v.tree.Root+"/")
+	return v.must(top, hooks)
+}
+
+// maxIncludes bounds how deep configurations may include others.
+const maxIncludes = 5
+
+// configured goes through one configuration and returns its core.hooksPath.
+func (v *survey) configured(top, config string, depth int) (hooks string, err error) {
+	settings, err := guard.ParseConfig(readSmall(int(v.root.Fd()), config))
+	if err != nil || depth > maxIncludes {
+		return "", nil //nolint:nilerr // git does not read it either, or it includes itself
+	}
+	for _, s := range settings {
+		switch s.Kind() {
+		case guard.NamesHooks:
+			hooks = s.Value
+		case guard.NamesConfig:
+			if err := v.must(path.Dir(config), s.Value); err != nil {
+				return "", err
+			}
+			if p, ok := v.inTree(path.Dir(config), s.Value); ok {
+				if more, err := v.configured(top, p, depth+1); err != nil || more != "" {
+					hooks = more
+				}
+			}
+		case guard.NamesProgram:
+			for word := range strings.FieldsSeq(s.Value) {
+				if p, ok := v.inTree(top, strings.Trim(word, `"'!;&|()`)); ok && v.isFile(p) {
+					err = errors.Join(err, v.add(p, entry))
+				}
+			}
+		case guard.NamesNothing:
+		}
+	}
+	return hooks, err
+}
+
+func (v *survey) isFile(p string) bool {
+	id, err := v.identify(p)
+	return err == nil && id.isRegular()
+}
+
+// inTree returns where a path that a configuration names lies, if that is in the tree.
+func (v *survey) inTree(from, named string) (string, bool) {
+	p := path.Join(from, named)
+	if path.IsAbs(named) {
+		rest, ok := strings.CutPrefix(path.Clean(named), v.tree.Root+"/")
 		if !ok {
-			return nil
+			return "", false
 		}
 		p = rest
 	}
-	if !filepath.IsLocal(p) || p == "." || underChildren(p) || slices.Contains(v.lifted, p) {
+	outside := named == "" || !filepath.IsLocal(p) || p == "."
+	return p, !outside && !slices.Contains(v.lifted, p)
+}
+
+// must guards what is named, or that it does not appear.
+func (v *survey) must(from, named string) error {
+	p, ok := v.inTree(from, named)
+	if !ok || underChildren(p) {
 		return nil // outside; or husky's, whose entries are guarded one by one
 	}
 	if _, err := v.identify(p); err == nil {
 		return v.add(p, entry)
 	}
-	v.seen[p] = true
-	v.tree.Entries = append(v.tree.Entries, Entry{Path: p, kind: absent})
+	if !v.seen[p] {
+		v.seen[p] = true
+		v.tree.Entries = append(v.tree.Entries, Entry{Path: p, kind: absent})
+	}
 	return nil
 }
 

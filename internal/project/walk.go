@@ -60,6 +60,7 @@ type search struct {
 	skip   func(p string) bool // what is read-only inside, and what the caller gave up
 	open   func(s *search, p string) (int, error)
 	queue  []place
+	pushed int
 	dirs   int
 	finds  []find
 	closed []string // directories that could not be read
@@ -68,22 +69,25 @@ type search struct {
 }
 
 func newSearch(root, limit int, skip func(string) bool) *search {
-	return &search{root: root, limit: limit, skip: skip, open: openToRead, queue: []place{{path: "."}}, whole: true, buffer: make([]byte, 32<<10)}
+	return &search{root: root, limit: limit, skip: skip, open: openToRead, whole: true, buffer: make([]byte, 32<<10)}
 }
 
-// run searches until nothing is left, or the limit is reached: shallow directories
-// come first.
-func (s *search) run() error {
+// maxFinds bounds what one search may meet: each is remembered.
+const maxFinds = 50_000
+
+// run searches a directory and what is below until nothing is left, or the limit is
+// reached: shallow directories come first.
+func (s *search) run(from string) error {
+	s.push(place{path: from})
 	for len(s.queue) > 0 {
-		if s.dirs >= s.limit {
-			s.whole = false
-			return nil
-		}
 		next := s.queue[0]
 		s.queue = s.queue[1:]
 		s.dirs++
 		if err := s.directory(next); err != nil {
 			return fmt.Errorf("searching %q: %w", next.path, err)
+		}
+		if len(s.finds) > maxFinds {
+			return fmt.Errorf("there are over %d files that programs outside would run or obey", maxFinds)
 		}
 	}
 	return nil
@@ -121,7 +125,7 @@ func (s *search) directory(at place) error {
 	}
 	defer unix.Close(fd)
 	var repository marks
-	at.top = at.path == "."
+	at.top = at.top || at.path == "."
 	err = s.list(fd, func(name []byte, kind uint8) {
 		repository.see(name)
 		s.name(fd, &at, name, kind)
@@ -258,9 +262,15 @@ func isStore(name []byte) bool {
 }
 
 func (s *search) push(p place) {
-	if s.skip == nil || !s.skip(p.path) {
-		s.queue = append(s.queue, p)
+	if s.skip != nil && s.skip(p.path) {
+		return
 	}
+	if s.pushed >= s.limit {
+		s.whole = false
+		return
+	}
+	s.pushed++
+	s.queue = append(s.queue, p)
 }
 
 // isType asks the file system where the directory's list does not say.
@@ -279,7 +289,7 @@ func (s *search) guarded(dir int, at, name string, kind kind) {
 		return
 	}
 	f := find{path: p, kind: kind}
-	if unix.Fstatat(dir, name, &f.stat, unix.AT_SYMLINK_NOFOLLOW) == nil {
+	if len(s.finds) <= maxFinds && unix.Fstatat(dir, name, &f.stat, unix.AT_SYMLINK_NOFOLLOW) == nil {
 		s.finds = append(s.finds, f)
 	}
 }
@@ -298,7 +308,7 @@ func (s *search) git(dir int, at, name string) {
 		f.kind = gitLink
 	} else {
 		for _, below := range []string{"modules", "worktrees"} {
-			s.queue = append(s.queue, place{path: path.Join(f.path, below), inGit: true})
+			s.push(place{path: path.Join(f.path, below), inGit: true})
 		}
 	}
 	s.finds = append(s.finds, f)
@@ -353,7 +363,11 @@ func (s *search) names(p string) (names []string, err error) {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	err = s.list(fd, func(name []byte, _ uint8) { names = append(names, string(name)) })
+	err = s.list(fd, func(name []byte, _ uint8) {
+		if len(names) <= maxWalked {
+			names = append(names, string(name))
+		}
+	})
 	slices.Sort(names)
 	return names, err
 }
