@@ -197,7 +197,7 @@ func (h *Host) UnmarshalText(text []byte) error {
 func ParseAuthority(s string, defaultPort uint16) (Host, uint16, error) {
 	hostText, portText, hasPort, err := splitAuthority(s)
 	if err != nil {
-		return Host{}, 0, fmt.Errorf("parsing authority %q: %w: %w", clip(s), ErrHost, err)
+		return Host{}, 0, fmt.Errorf("parsing authority %q: %w: %w", clip(MaskUserinfo(s)), ErrHost, err)
 	}
 	host, err := ParseHost(hostText)
 	if err != nil {
@@ -208,7 +208,7 @@ func ParseAuthority(s string, defaultPort uint16) (Host, uint16, error) {
 	}
 	port, err := parsePort(portText)
 	if err != nil {
-		return Host{}, 0, fmt.Errorf("parsing authority %q: %w: %w", clip(s), ErrHost, err)
+		return Host{}, 0, fmt.Errorf("parsing authority %q: %w: %w", clip(MaskUserinfo(s)), ErrHost, err)
 	}
 	return host, port, nil
 }
@@ -251,6 +251,15 @@ func parsePort(s string) (uint16, error) {
 }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// MaskUserinfo hides what stands before the last @ of an authority, for records.
+func MaskUserinfo(authority string) string {
+	at := strings.LastIndexByte(authority, '@')
+	if at < 0 {
+		return authority
+	}
+	return "***" + authority[at:]
+}
 
 // clip bounds what an error repeats of hostile input.
 func clip(s string) string {

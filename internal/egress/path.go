@@ -42,7 +42,8 @@ func ParseTarget(target string) (Path, Query, error) {
 		return Path{raw: target, odd: "it is the asterisk form"}, Query{}, nil
 	}
 	if err := checkTarget(target); err != nil {
-		return Path{}, Query{}, fmt.Errorf("parsing target %q: %w: %w", clip(target), ErrTarget, err)
+		shown, _, _ := strings.Cut(target, "?") // a query may hold secrets
+		return Path{}, Query{}, fmt.Errorf("parsing target %q: %w: %w", clip(shown), ErrTarget, err)
 	}
 	raw, query, present := strings.Cut(target, "?")
 	return parsePath(raw), Query{raw: query, present: present}, nil

@@ -61,7 +61,8 @@ func TestVector16_NormalisedHostIsSent(t *testing.T) {
 func (w *world) connect(host string, port uint16) net.Conn {
 	w.t.Helper()
 	c := w.dialExplicit()
-	fmt.Fprintf(c, "CONNECT %s:%d HTTP/1.1\r\nHost: %s:%d\r\n\r\n", host, port, host, port)
+	at := net.JoinHostPort(host, fmt.Sprint(port))
+	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", at, at)
 	head := readRequest(bufio.NewReaderSize(oneByte{c}, 16))
 	if head != "HTTP/1.1 200 Connection established\r\n\r\n" {
 		w.t.Fatalf("CONNECT: %q", head)

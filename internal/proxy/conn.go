@@ -52,7 +52,7 @@ func (o *origin) requestRow(req *request) event.Request {
 	row := o.row(o.protocol().String())
 	row.Method, row.Path = egress.CleanPath(req.method), egress.CleanPath(pathOf(req.target))
 	if row.Host == "" && len(req.hosts) > 0 {
-		row.Host = egress.CleanPath(req.hosts[0])
+		row.Host = egress.CleanPath(egress.MaskUserinfo(req.hosts[0]))
 	}
 	return row
 }

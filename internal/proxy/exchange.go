@@ -145,9 +145,9 @@ func (x *exchange) row(h *hop) event.Request {
 func (x *exchange) claimed() string {
 	switch {
 	case x.req.absolute != "":
-		return x.req.absolute
+		return egress.MaskUserinfo(x.req.absolute)
 	case len(x.req.hosts) > 0:
-		return x.req.hosts[0]
+		return egress.MaskUserinfo(x.req.hosts[0])
 	}
 	return x.o.host.String()
 }

@@ -260,7 +260,7 @@ func (h *h1) failed(err error, first bool) {
 	if p, ok := errors.AsType[*partial](err); ok {
 		h.req, row = p.req, o.requestRow(p.req)
 		if len(p.req.hosts) > 1 {
-			wire = &wireError{status: wire.status, code: wire.code, reason: wire.reason + ": " + egress.CleanPath(strings.Join(p.req.hosts, ", "))}
+			wire = &wireError{status: wire.status, code: wire.code, reason: wire.reason + ": " + egress.CleanPath(strings.Join(masked(p.req.hosts), ", "))}
 		}
 	}
 	r := refuseWire(wire)
@@ -279,8 +279,25 @@ func (h *h1) hungUp(err error, first bool) {
 	h.broken = true
 }
 
+func masked(authorities []string) []string {
+	out := make([]string, len(authorities))
+	for i, a := range authorities {
+		out[i] = egress.MaskUserinfo(a)
+	}
+	return out
+}
+
+// pathOf is the path of a target that was not understood, without the userinfo of an
+// absolute form.
 func pathOf(target string) string {
 	path, _, _ := strings.Cut(target, "?")
+	if scheme, rest, ok := strings.Cut(path, "://"); ok {
+		authority, after, more := strings.Cut(rest, "/")
+		path = scheme + "://" + egress.MaskUserinfo(authority)
+		if more {
+			path += "/" + after
+		}
+	}
 	return path
 }
 
@@ -293,10 +310,10 @@ func (h *h1) connect() {
 	var r *refusal
 	switch {
 	case err != nil || port == 0:
-		r = refuseWire(malformed(fmt.Sprintf("the CONNECT target %q is not host:port", h.req.target)))
-		row.Host = egress.CleanPath(h.req.target)
+		r = refuseWire(malformed(fmt.Sprintf("the CONNECT target %q is not host:port", egress.MaskUserinfo(h.req.target))))
+		row.Host = egress.CleanPath(egress.MaskUserinfo(h.req.target))
 	case !o.explicit:
-		r = refuse(egress.CodeConnect, fmt.Sprintf("CONNECT %s on a connection to %s:%d", h.req.target, o.host, o.port))
+		r = refuse(egress.CodeConnect, fmt.Sprintf("CONNECT %s on a connection to %s:%d", egress.MaskUserinfo(h.req.target), o.host, o.port))
 	case h.req.length != 0:
 		r = refuseWire(malformed("a CONNECT with a body"))
 	case len(h.req.hosts) == 1:
