@@ -41,7 +41,14 @@ const startLimit = 60 * time.Second
 // runner gets its specification as early as possible: starting the container takes
 // longer than all the rest, which is made meanwhile.
 func (f *fence) ensure(ctx context.Context) error {
+	facts, who, err := f.look() // while the store is being opened
+	if err != nil {
+		return err
+	}
 	if err := f.admit(ctx); err != nil {
+		return err
+	}
+	if err := f.settlePosition(ctx); err != nil {
 		return err
 	}
 	if err := f.conn.LimitReceive(time.Now().Add(startLimit)); err != nil {
@@ -57,7 +64,7 @@ func (f *fence) ensure(ctx context.Context) error {
 	if err := f.makeLimits(); err != nil {
 		return err
 	}
-	if err := f.plan(); err != nil {
+	if err := f.plan(facts, who); err != nil {
 		return err
 	}
 	probes, err := newProbes()
@@ -134,11 +141,7 @@ func (f *fence) denied(d event.Denial) {
 
 // plan fills in the specification from the host's facts and the grant, and opens
 // the command's streams.
-func (f *fence) plan() error {
-	facts, who, err := f.look()
-	if err != nil {
-		return err
-	}
+func (f *fence) plan(facts sandbox.Facts, who identity) error {
 	caches, err := f.caches(facts)
 	if err != nil {
 		return err

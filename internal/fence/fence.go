@@ -91,6 +91,7 @@ type fence struct {
 	answered     *event.Receipt // of an earlier run, which answers the call
 	launched     bool           // the command may have begun
 	commandEnded bool           // and was seen to end
+	settled      bool           // the position is
 
 	secrets  []heldSecret
 	redactor *secret.Redactor
@@ -278,8 +279,10 @@ func (f *fence) derive(ctx context.Context) error {
 	}
 	f.derived = d
 	f.digest = sync.OnceValue(d.Grant.Digest)
-	if err := f.settlePosition(ctx); err != nil {
-		return err
+	if f.attested != nil || f.o.Key != "" { // both are for one position; else the store is not waited for yet
+		if err := f.settlePosition(ctx); err != nil {
+			return err
+		}
 	}
 	if err := f.checkAttestedGrant(); err != nil {
 		return err

@@ -14,8 +14,12 @@ import (
 )
 
 // settlePosition takes the position from the run name's rollout, unless this run was
-// given one. A name without a rollout is enforced.
+// given one. A name without a rollout is enforced. Once it is settled it stays.
 func (f *fence) settlePosition(ctx context.Context) error {
+	if f.settled {
+		return nil
+	}
+	f.settled = true
 	if f.o.RunName != "" {
 		if err := f.readRollout(ctx); err != nil {
 			return err
