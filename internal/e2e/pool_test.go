@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -275,4 +276,71 @@ func TestVector35_AChangedTicketStartsNothing(t *testing.T) {
 		}
 		says(t, holder.err.String(), "the revoke could not be verified: lease released")
 	})
+}
+
+// Ten installs at once on a machine where two may run all succeed, two at a time and
+// in the order in which they asked.
+func TestAQueueOfTenInstalls(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	lab.ServeNPM(t, "npm.test", sbxtest.Package{Name: "widget", Version: "1.0.0", Files: map[string]string{"index.js": "module.exports = 1\n"}})
+	lab.Configure(npmRegistry + "\n[class.task]\ncap = 2\n")
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		lab.Write(who, "package.json", `{"name": "root", "version": "1.0.0", "dependencies": {"widget": "1.0.0"}}`)
+		succeeded(t, run(t, lab, who, "--profile", "js-install", "--", "npm", "install", "--no-audit"))
+		before := runs(t, lab, who)
+		var installs []*held
+		for i := range 10 {
+			dir := fmt.Sprintf("p%d", i)
+			succeeded(t, lab.Run(t, who, "bash", "-c", "mkdir "+dir+" && cp package.json package-lock.json "+dir))
+			h := &held{Cmd: lab.Command(t, who, "sbx", "exec", "--queue", "-C", dir, "--profile", "js-install", "--", "npm", "ci", "--no-audit"), out: newOutput(), err: newOutput()}
+			h.Stdout, h.Stderr = h.out, h.err
+			lab.Start(t, h.Cmd)
+			installs = append(installs, h)
+		}
+		for i, h := range installs {
+			h.succeeds(t)
+			if _, err := os.Stat(filepath.Join(lab.Project(who), fmt.Sprintf("p%d/node_modules/widget/index.js", i))); err != nil {
+				t.Error(err)
+			}
+		}
+		inOrder(t, receiptsOf(t, lab, who, before), 2)
+		idle(t, lab, who)
+	})
+}
+
+// receiptsOf are the receipts of the runs that came after others.
+func receiptsOf(t *testing.T, lab *sbxtest.Lab, who sbxtest.User, before []string) (all []event.Receipt) {
+	t.Helper()
+	for _, id := range runs(t, lab, who) {
+		if slices.Contains(before, id) {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(lab.StateDir(who), "runs", id, "receipt.json"))
+		var r event.Receipt
+		must(t, err, json.Unmarshal(text, &r))
+		all = append(all, r)
+	}
+	return all
+}
+
+// inOrder checks that who asked first was admitted first, and only after enough of the
+// others had ended.
+func inOrder(t *testing.T, all []event.Receipt, limit int) {
+	t.Helper()
+	slices.SortFunc(all, func(a, b event.Receipt) int { return a.Admission.AskedAt.Compare(b.Admission.AskedAt) })
+	var ended []time.Time // of the commands
+	for i, r := range all {
+		if i > 0 && r.Admission.AdmittedAt.Before(all[i-1].Admission.AdmittedAt) {
+			t.Errorf("%s was admitted before %s, which had asked first", r.Run, all[i-1].Run)
+		}
+		slices.SortFunc(ended, time.Time.Compare)
+		if i >= limit && r.Admission.AdmittedAt.Before(ended[i-limit]) {
+			t.Errorf("%s was admitted while %d others ran", r.Run, limit)
+		}
+		for _, s := range r.Steps {
+			if s.Name == "kill" {
+				ended = append(ended, s.StartedAt)
+			}
+		}
+	}
 }
