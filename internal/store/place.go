@@ -12,36 +12,48 @@ import (
 )
 
 // prepare makes sure that nobody but the caller can have written the store or put
-// another in its place, and makes directory and file where they are missing.
-func prepare(o Options) error {
+// another in its place, and makes directory and file where they are missing. It returns
+// the directory's path without symbolic links, which somebody else could turn.
+func prepare(o Options) (real string, err error) {
 	if !filepath.IsAbs(o.Dir) {
-		return &Error{Kind: ErrForeign, Detail: fmt.Sprintf("the state directory %q is not an absolute path", o.Dir)}
+		return o.Dir, &Error{Kind: ErrForeign, Detail: fmt.Sprintf("the state directory %q is not an absolute path", o.Dir)}
 	}
-	root, err := os.OpenRoot(o.Dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		if o.Existing {
-			return &Error{Kind: ErrMissing}
-		}
-		if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-			return fmt.Errorf("making the state directory: %w", err)
-		}
-		root, err = os.OpenRoot(o.Dir)
+	if real, err = resolve(o); err != nil {
+		return o.Dir, err
 	}
+	root, err := os.OpenRoot(real)
 	if err != nil {
-		return fmt.Errorf("opening the state directory: %w", err)
+		return real, fmt.Errorf("opening the state directory: %w", err)
 	}
 	defer root.Close()
-	if err := checkWay(o.Dir); err != nil {
-		return err
+	if err := checkWay(real); err != nil {
+		return real, err
 	}
 	info, err := root.Stat(".")
 	if err != nil {
-		return fmt.Errorf("reading the state directory: %w", err)
+		return real, fmt.Errorf("reading the state directory: %w", err)
 	}
-	if err := checkOwn(o.Dir, info); err != nil {
-		return err
+	if err := checkOwn(real, info); err != nil {
+		return real, err
 	}
-	return prepareFiles(root, o)
+	return real, prepareFiles(root, o)
+}
+
+func resolve(o Options) (string, error) {
+	real, err := filepath.EvalSymlinks(o.Dir)
+	if errors.Is(err, fs.ErrNotExist) && !o.Existing {
+		if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+			return "", fmt.Errorf("making the state directory: %w", err)
+		}
+		real, err = filepath.EvalSymlinks(o.Dir)
+	}
+	if errors.Is(err, fs.ErrNotExist) && o.Existing {
+		return "", &Error{Kind: ErrMissing}
+	}
+	if err != nil {
+		return "", fmt.Errorf("finding the state directory: %w", err)
+	}
+	return real, nil
 }
 
 // prepareFiles looks at each file that SQLite would open. The empty database is made
@@ -64,7 +76,7 @@ func prepareFiles(root *os.Root, o Options) error {
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", name, err)
 		}
-		if err := checkFile(filepath.Join(o.Dir, name), info); err != nil {
+		if err := checkFile(filepath.Join(root.Name(), name), info); err != nil {
 			return err
 		}
 		if name == File && info.Size() > 0 && info.Size() < leastSize {
@@ -118,11 +130,7 @@ func checkOwn(path string, info fs.FileInfo) error {
 // another store in place of this one. For root they must be root's own; for others it
 // is enough that not everybody can.
 func checkWay(dir string) error {
-	real, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return fmt.Errorf("finding the state directory: %w", err)
-	}
-	for at := filepath.Dir(real); ; at = filepath.Dir(at) {
+	for at := filepath.Dir(dir); ; at = filepath.Dir(at) {
 		info, err := os.Lstat(at)
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", at, err)

@@ -69,15 +69,15 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 }
 
 func (s *Store) open(ctx context.Context, o Options) error {
-	if err := prepare(o); err != nil {
+	var err error
+	if s.dir, err = prepare(o); err != nil {
 		return err
 	}
 	s.db = sql.OpenDB(connector{dsn(s.Path(), o.Wait)})
-	var err error
 	if s.conn, err = s.db.Conn(ctx); err != nil {
 		return err
 	}
-	if _, err = s.conn.ExecContext(ctx, fmt.Sprintf("PRAGMA trusted_schema = OFF; PRAGMA wal_autocheckpoint = %d; PRAGMA journal_size_limit = %d", foldAt, tidyAt)); err != nil {
+	if _, err = s.conn.ExecContext(ctx, fmt.Sprintf("PRAGMA trusted_schema = OFF; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = %d; PRAGMA journal_size_limit = %d", foldAt, tidyAt)); err != nil {
 		return err
 	}
 	if s.schema, err = s.readSchema(ctx); err != nil {
@@ -142,7 +142,7 @@ func (s *Store) Tidy(ctx context.Context) error {
 // Path returns the store's file.
 func (s *Store) Path() string { return filepath.Join(s.dir, File) }
 
-// Dir returns the state directory.
+// Dir returns the state directory, without symbolic links.
 func (s *Store) Dir() string { return s.dir }
 
 // ID returns the random name of this store, made with it: 32 hexadecimal digits. It is the audience of

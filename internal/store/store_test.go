@@ -290,3 +290,51 @@ func TestTidyKeepsTheLogShort(t *testing.T) {
 		}
 	}
 }
+
+func TestBypass48_AStateDirectoryIsReachedOnceAndForAll(t *testing.T) {
+	base := t.TempDir()
+	dir, link := filepath.Join(base, "state"), filepath.Join(base, "link")
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Symlink(dir, link)); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, link)
+	if err := errors.Join(os.Remove(link), os.Symlink(base, link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := take(t, s, claim("a", "lean", 1)).Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if s.Dir() != dir {
+		t.Errorf("it is in %s", s.Dir())
+	}
+	if entries, err := os.ReadDir(base); err != nil || len(entries) != 2 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// Whoever may rename in a directory above can put another store in place of root's.
+func TestBypass50_RootsStoreLiesInRootsDirectories(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if err := checkAncestor("/", info(t, "/")); err != nil {
+			t.Errorf("an ordinary user's may lie below root's: %v", err)
+		}
+		return
+	}
+	dir := stateDir(t)
+	open(t, dir)
+	if err := os.Chown(filepath.Dir(dir), 1, -1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), Options{Dir: dir}); !errors.Is(err, ErrForeign) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func info(t *testing.T, path string) os.FileInfo {
+	t.Helper()
+	i, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
