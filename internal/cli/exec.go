@@ -50,6 +50,7 @@ type execOptions struct {
 	needCanary   bool
 	waitChildren bool
 	rawTerminal  bool
+	withParent   bool
 	key          string
 	stdin        string
 	consumer     string
@@ -110,6 +111,7 @@ func (o *execOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.noTTY, "no-tty", false, "no terminal for the command, also where sbx has one")
 	f.BoolVar(&o.noCache, "no-cache", false, "do not keep the profile's caches")
 	f.BoolVar(&o.waitChildren, "wait-children", false, "wait for what the command leaves running, instead of ending it")
+	f.BoolVar(&o.withParent, "die-with-parent", false, "end the run as by SIGTERM when the process that started sbx ends")
 	f.BoolVar(&o.rawTerminal, "raw-terminal", false, "pass terminal commands on that reach the clipboard, or make the terminal type")
 	f.BoolVar(&o.needCanary, "require-canary", false, "run nothing unless a canary of this deployment passed lately")
 	f.StringVar(&o.key, "key", "", "idempotency `key`: the same call under it is answered from the first one's receipt, or follows it while it runs")
@@ -192,7 +194,7 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 		Position: position, PositionGiven: o.position != "", RunName: name,
 		Self: e.build.Self, Argv: argv, Workdir: dir, Paths: o.paths.list, Env: e.env,
 		Extra: slices.Concat(c.EnvAllow.V, o.env), Timeout: o.timeout, Grace: o.grace, NoTTY: o.noTTY, NoCache: o.noCache,
-		WaitChildren: o.waitChildren, RawTerminal: o.rawTerminal,
+		WaitChildren: o.waitChildren, RawTerminal: o.rawTerminal, WithParent: o.withParent,
 		StateDir: state, Config: []string{config.SystemFile, config.UserFile(e.getenv)}, Consumer: o.who(), Version: e.build.Version,
 		Classes: c.Definition,
 		Stdin:   e.stdin, Stdout: e.stdout, Stderr: e.stderr,

@@ -359,3 +359,37 @@ func TestCase16_OutsideSignalsEndTheRun(t *testing.T) {
 		nobodyRuns(t)
 	})
 }
+
+// Servers of the command's own are reached by every name of loopback, on low ports as
+// well, and nothing of it is recorded.
+func TestCase28_OwnServers(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		lab.Write(who, "servers.py", `
+import socket, threading, urllib.request
+from http.server import HTTPServer, BaseHTTPRequestHandler
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self): self.send_response(200); self.end_headers(); self.wfile.write(b'own')
+    def log_message(self, *a): pass
+class V6(HTTPServer): address_family = socket.AF_INET6
+for port in (80, 443, 8080):
+    for server in (HTTPServer(('0.0.0.0', port), Answer), V6(('::1', port), Answer)):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    for host in ('localhost', '127.0.0.1', '127.0.0.2', '[::1]', socket.gethostname()):
+        try: print(host, port, urllib.request.build_opener(urllib.request.ProxyHandler({})).open('http://%s:%d/' % (host, port), timeout=5).read())
+        except Exception as e: print(host, port, repr(e))
+for family, host in ((socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1')):
+    a, b = socket.socket(family, socket.SOCK_DGRAM), socket.socket(family, socket.SOCK_DGRAM)
+    a.bind((host, 0)); b.sendto(b'datagram', a.getsockname()); print(a.recv(100))
+`)
+		got := shell(t, lab, who, "/usr/bin/python3 servers.py; getent hosts localhost $(hostname) | wc -l")
+		succeeded(t, got)
+		if n := strings.Count(got.Stdout, "b'own'"); n != 15 || strings.Count(got.Stdout, "b'datagram'") != 2 || !strings.HasSuffix(got.Stdout, "\n2\n") {
+			t.Errorf("%d answers, want 15:\n%s%s", n, got.Stdout, got.Stderr)
+		}
+		noDenials(t, got)
+		if rows := got.Requests(t); len(rows) > 0 {
+			t.Errorf("loopback was recorded: %+v", rows)
+		}
+	})
+}

@@ -205,6 +205,31 @@ func nothingNamed(t *testing.T, ids []string) {
 	}
 }
 
+// With --die-with-parent the run ends with whoever started it, and is taken back; without,
+// it goes on as any command would.
+func TestCase22_KilledParent(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		before := runs(t, lab, who)
+		cmd := lab.Command(t, who, "bash", "-c", `"$SBX" exec --die-with-parent --grace 300ms -- bash -c '`+strings.ReplaceAll(lingering, "'", `'"'"'`)+`'; true`)
+		cmd.Env = append(cmd.Env, "SBX="+sbxtest.Binary(t))
+		stdout := newOutput()
+		cmd.Stdout, cmd.Stderr = stdout, newOutput()
+		lab.Start(t, cmd)
+		stdout.until(t, "ready\n")
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = sbxtest.Wait(t, cmd) // returns when nobody holds its outputs open
+		nobodyRuns(t)
+		for _, id := range runs(t, lab, who) {
+			if text, err := os.ReadFile(filepath.Join(lab.StateDir(who), "runs", id, "receipt.json")); !slices.Contains(before, id) && (err != nil || !strings.Contains(string(text), `"interrupted": false`)) {
+				t.Errorf("%v; the receipt is %s", err, text)
+			}
+		}
+	})
+}
+
 // Each process of a run takes all others with it, and sbx does not call it a
 // success.
 func TestCase22_KilledHelpers(t *testing.T) {

@@ -142,10 +142,29 @@ func TestCase18_CtrlC(t *testing.T) {
 		term.press(t, "\x04")
 		term.ends(t, 0)
 
-		term = inTerminal(t, lab, who, "bash", "-c", `echo rea""dy; exec sleep 1000`)
-		term.screen.until(t, "ready\r\n")
-		term.press(t, "\x03")
-		term.ends(t, 130)
+		for key, want := range map[string]int{"\x03": 130, "\x1c": 131} {
+			term = inTerminal(t, lab, who, "sh", "-c", `echo rea""dy; exec sleep 1000`) // bash ignores SIGQUIT
+			term.screen.until(t, "ready\r\n")
+			term.press(t, key)
+			term.ends(t, want)
+		}
+	})
+}
+
+// Programs that make a terminal of their own, or change the modes of theirs, can.
+func TestCase19_ProgramsWithTerminals(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		term := inTerminal(t, lab, who, "node", "-e", "process.stdin.setRawMode(true); console.log('raw', process.stdout.columns); process.stdin.once('data', (b) => { console.log('key ' + b); process.exit(3) })")
+		term.screen.until(t, "raw 77")
+		term.press(t, "k")
+		term.screen.until(t, "key k")
+		term.ends(t, 3)
+		inTerminal(t, lab, who, "script", "-qec", "test -t 0; exit 4", "/dev/null").ends(t, 4)
+		got := run(t, lab, who, "--", "script", "-qec", "tty; exit 5", "/dev/null")
+		if got.Exit != 5 || !strings.Contains(got.Stdout, "/dev/pts/") {
+			t.Errorf("script without a terminal: status %d, %q, %s", got.Exit, got.Stdout, got.Stderr)
+		}
 	})
 }
 

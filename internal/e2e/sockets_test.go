@@ -305,7 +305,7 @@ func TestBypass61_WithoutNotifications(t *testing.T) {
 		reached := inProject(t, lab, who, "host.sock")
 		lab.Write(who, "sockets", program)
 		lab.Write(who, "escape.py", contents(t, "testdata/escape.py"))
-		lab.Write(who, "some", "unix('host.sock')\nunix('/tmp/x')\nsocketpair()[0].connect('host.sock')\nstatus(('127.0.0.1', 1001))\n(lambda pair: pair[0].send(b'x'))(socketpair())\n")
+		lab.Write(who, "some", "unix('host.sock')\nunix('/tmp/x')\nsocketpair()[0].connect('host.sock')\nstatus(('127.0.0.1', 61))\n(lambda pair: pair[0].send(b'x'))(socketpair())\n")
 		for around, why := range map[string]string{"asked": "EBUSY", "forbidden": "EPERM"} {
 			got := lab.Run(t, who, "./sockets", around, sbxtest.Binary(t), "exec", "--", "bash", "-c", "/usr/bin/python3 escape.py <some")
 			printed(t, got, "EAFNOSUPPORT\nEAFNOSUPPORT\nEISCONN\n520\n1\n")

@@ -112,7 +112,7 @@ func TestCase19_ModesArePutBack(t *testing.T) {
 		for script, want := range map[string]string{
 			`printf text`: "text",
 			`printf '\033[?1049h\033[?1003h\033[?1006h\033[?2004h\033[?25l\033[31m\033(0x'; kill -KILL $$`: "\x1b[?1049h\x1b[?1003h\x1b[?1006h\x1b[?2004h\x1b[?25l\x1b[31m\x1b(0x" +
-				"\x1b[?1049l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?25h\x0f\x1b(B\x1b)B\x1b[m",
+				"\x1b[?1049l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?25h\x1b(B\x1b[m",
 			`printf '\033[?1049hx\033[?1049l'`: "\x1b[?1049hx\x1b[?1049l",
 			`printf 'x\033[?104'`:              "x",
 		} {

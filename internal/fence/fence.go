@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -108,6 +109,9 @@ func Run(ctx context.Context, o Options) Outcome {
 	}
 	f.receipt.Result.Exit = ExitRefused
 	defer f.catchSignals()()
+	if o.WithParent {
+		f.endWithParent()
+	}
 	f.beginSurvey()
 	err := f.pass(ctx)
 	defer f.awaitRunner()
@@ -123,6 +127,20 @@ func (f *fence) catchSignals() (stop func()) {
 	signal.Notify(f.signals, forwarded...)
 	signal.Notify(broken, unix.SIGPIPE)
 	return func() { signal.Stop(f.signals); signal.Stop(broken) }
+}
+
+// endWithParent has the kernel send SIGTERM when the caller ends. That is bound to the
+// thread that asked (prctl(2)), so it is one that lives as long as sbx.
+func (f *fence) endWithParent() {
+	parent, asked := os.Getppid(), make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		asked <- unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), 0, 0, 0)
+		select {}
+	}()
+	if err := <-asked; err != nil || os.Getppid() != parent {
+		f.signals <- unix.SIGTERM // it ended just now
+	}
 }
 
 // pass is the order. Nothing after a failed step happens but kill and revoke.

@@ -39,6 +39,7 @@ type Options struct {
 	NoCache bool
 
 	WaitChildren bool // the run lasts until the last process inside has ended
+	WithParent   bool // the run ends when the process that started sbx does
 	RawTerminal  bool // what the command writes reaches the terminal unfiltered
 
 	// Classes defines a class. Limits are the caller's own, and only lower what it says.

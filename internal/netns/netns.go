@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,10 +16,14 @@ import (
 // The ports of the supervisor's listeners inside the namespace. They are
 // privileged, so that the command cannot take them.
 const (
-	PortTransparent = 1001
-	PortExplicit    = 1002
-	PortResolver    = 1003
+	PortTransparent = 61
+	PortExplicit    = 62
+	PortResolver    = 63
 )
+
+// firstOpenPort is the first port that the command may serve on: its own servers on 80
+// and 443 work as they do for tests in a container.
+const firstOpenPort = 80
 
 // Addresses that exist inside: a resolver and proxy address of the synthetic range
 // (RFC 2544) and one unique local address (RFC 4193). Without a non-loopback
@@ -59,6 +64,9 @@ func Setup() (Files, error) {
 	if err := addresses(); err != nil {
 		return Files{}, err
 	}
+	if err := openPorts(); err != nil {
+		return Files{}, err
+	}
 	files, err := listeners()
 	if err != nil {
 		return Files{}, err
@@ -67,6 +75,21 @@ func Setup() (Files, error) {
 		return Files{}, errors.Join(err, files.Close())
 	}
 	return files, nil
+}
+
+// openPorts sets where the unprivileged ports of this namespace begin (ip_sysctl,
+// ip_unprivileged_port_start).
+func openPorts() error {
+	const name = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+	f, err := os.OpenFile(name, os.O_WRONLY, 0) //nolint:forbidigo // a setting of the kernel's
+	if err == nil {
+		_, err = f.WriteString(strconv.Itoa(firstOpenPort))
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("opening ports from %d on to the command: %w", firstOpenPort, err)
+	}
+	return nil
 }
 
 func listeners() (Files, error) {

@@ -204,7 +204,7 @@ func etcFiles(f Facts, r LayoutRequest) map[string]string {
 	files := map[string]string{
 		"resolv.conf":   "nameserver " + r.Resolver + "\noptions ndots:0 edns0\n",
 		"hostname":      r.Hostname + "\n",
-		"hosts":         "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.0.1\t" + r.Hostname + "\n",
+		"hosts":         "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.0.1\t" + r.Hostname + "\n::1\t" + r.Hostname + "\n",
 		"passwd":        passwdLine(r, f.Home) + f.Passwd,
 		"group":         r.User + ":x:" + strconv.Itoa(int(r.GID)) + ":\n" + f.Group,
 		"nsswitch.conf": nsswitch(f.Nsswitch),

@@ -45,7 +45,9 @@ func (f *filter) allowedEscape(rest []byte) bool {
 	case len(rest) != 2:
 		return false
 	case bytes.IndexByte([]byte("()*+-./"), rest[0]) >= 0:
-		f.changed.shifted = true
+		if i := bytes.IndexByte([]byte("()"), rest[0]); i >= 0 {
+			f.changed.sets[i] = last != 'B'
+		}
 		return true
 	}
 	return rest[0] == '#' && bytes.IndexByte([]byte("34568"), last) >= 0

@@ -16,10 +16,11 @@ type changes struct {
 	keypad   bool
 	style    bool
 	region   bool
-	shifted  bool // character sets
-	cursor   bool // its shape
-	keyboard bool // kitty's protocol
-	modified bool // modifyOtherKeys of xterm
+	shifted  bool    // to the second character set
+	sets     [2]bool // the first two character sets are not ASCII
+	cursor   bool    // its shape
+	keyboard bool    // kitty's protocol
+	modified bool    // modifyOtherKeys of xterm
 	colours  bool
 }
 
@@ -93,7 +94,9 @@ func (c *changes) undo() string {
 	put(c.insert, "\x1b[4l")
 	put(c.newline, "\x1b[20l")
 	put(c.keypad, "\x1b>")
-	put(c.shifted, "\x0f\x1b(B\x1b)B")
+	put(c.shifted, "\x0f")
+	put(c.sets[0], "\x1b(B")
+	put(c.sets[1], "\x1b)B")
 	put(c.cursor, "\x1b[0 q")
 	put(c.colours, "\x1b]104\a\x1b]110\a\x1b]111\a\x1b]112\a")
 	put(c.style, "\x1b[m")

@@ -44,6 +44,7 @@ const (
 	enq = 0x05
 	bel = 0x07
 	so  = 0x0e
+	si  = 0x0f
 	can = 0x18
 	sub = 0x1a
 	esc = 0x1b
@@ -72,7 +73,7 @@ func (f *filter) feed(dst, p []byte) []byte {
 // plain counts the leading bytes that are text, or harmless control characters.
 func plain(p []byte) int {
 	for i, b := range p {
-		if b >= del || b < ' ' && dropped(b) || b == so {
+		if b >= del || b < ' ' && dropped(b) || b == so || b == si {
 			return i
 		}
 	}
@@ -154,7 +155,9 @@ func (f *filter) single(dst []byte, b byte) []byte {
 	if dropped(b) {
 		return dst
 	}
-	f.changed.shifted = f.changed.shifted || b == so
+	if b == so || b == si {
+		f.changed.shifted = b == so
+	}
 	return append(dst, b)
 }
 
