@@ -212,6 +212,28 @@ for source, target in (("a2", "/tmp/a2"), ("a2", os.environ["HOME"] + "/a2")):
 	})
 }
 
+// pnpm links from a store in the project, and copies from one elsewhere; neither is
+// taken for tampering.
+func TestCase13_PNPMHardLinks(t *testing.T) {
+	lab := sbxtest.NewLab(t, sbxtest.RealNetwork())
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		lab.Write(who, "package.json", `{"name": "x", "version": "1.0.0", "dependencies": {"is-odd": "3.0.1"}}`)
+		succeeded(t, outside(t, lab, who, "git init -q ."))
+		for store, want := range map[string]string{"--store-dir ./store": "2\n", "--store-dir ../elsewhere": "1\n"} {
+			for range 2 {
+				cmd := lab.Command(t, who, "sbx", "exec", "--profile", "js-install", "--no-cache", "--", "sh", "-c",
+					"rm -rf node_modules; pnpm10 install "+store+" >log 2>&1 || cat log >&2; stat -c %h node_modules/is-odd/index.js; node -e 'console.log(require(\"is-odd\")(3))'")
+				withPath(cmd, sbxtest.Clients(t))
+				got := lab.RunCommand(t, who, cmd)
+				printed(t, got, want+"true\n")
+				if list := asideOf(t, lab, who, got); len(list) > 0 || strings.Contains(got.Stderr, "changed") {
+					t.Errorf("set aside: %v; %s", list, got.Stderr)
+				}
+			}
+		}
+	})
+}
+
 // /dev has what scripts and programs need, and /dev/shm is the run's own.
 func TestCase14_Devices(t *testing.T) {
 	lab := sbxtest.NewLab(t)

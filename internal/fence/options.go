@@ -130,7 +130,7 @@ type Preview struct {
 func DryRun(ctx context.Context, o Options) (Preview, error) {
 	f := &fence{o: o, id: "dry-run"}
 	f.beginSurvey()
-	defer func() { f.survey.Close() }()
+	defer f.closeSurvey()
 	d, err := o.Derive(ctx)
 	if err != nil {
 		return Preview{}, err

@@ -33,9 +33,15 @@ func (f *fence) search() {
 // searchAgain forgets what was found before dead runs were looked after.
 func (f *fence) searchAgain() {
 	if f.searched != nil {
-		survey, _ := f.searched() // its error comes again
-		survey.Close()
+		f.closeSurvey()
 		f.search()
+	}
+}
+
+func (f *fence) closeSurvey() {
+	if f.searched != nil {
+		survey, _ := f.searched() // its error was, or will be, taken with the survey
+		survey.Close()
 	}
 }
 

@@ -30,7 +30,7 @@ func (f *fence) revoke() {
 		f.timed(stepSetAside, f.setAside)
 		f.timed(stepCollect, f.collect)
 	}
-	f.survey.Close()
+	f.closeSurvey()
 	f.timed(stepRevoke, func() error { return f.floor(ctx) })
 }
 
