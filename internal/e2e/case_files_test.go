@@ -59,7 +59,7 @@ func startWatching(t *testing.T, root string, but ...string) *watched {
 			return filepath.SkipDir
 		}
 		id, err := unix.InotifyAddWatch(fd, p, events)
-		w.names[int32(id)] = p //nolint:gosec // a watch descriptor
+		w.names[int32(id)] = p
 		return err
 	})
 	if err != nil {

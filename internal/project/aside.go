@@ -227,7 +227,7 @@ func (c *cleaner) judge(f find) {
 		c.repository(f.path)
 	case gitLink:
 		c.link(f)
-	default:
+	case entry, generated, way, absent, linked:
 		c.guarded(f.path, identityOf(f.stat))
 	}
 }

@@ -206,17 +206,14 @@ func skipper(skipped []string) func(string) bool {
 func within(p, dir string) bool { return dir == "." || p == dir || strings.HasPrefix(p, dir+"/") }
 
 func (v *survey) take(f find) error {
-	switch f.kind {
-	case gitDir:
+	if f.kind == gitDir {
 		return v.repository(f)
-	case gitLink:
-		if f.path == ".git" && f.stat.Mode&unix.S_IFMT != unix.S_IFREG {
-			return &Refusal{
-				What: fmt.Sprintf("%s is neither a directory nor a file", path.Join(v.tree.Root, f.path)),
-				Next: "replace the link or special file .git by the repository itself",
-			}
+	}
+	if f.kind == gitLink && f.path == ".git" && f.stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return &Refusal{
+			What: fmt.Sprintf("%s is neither a directory nor a file", path.Join(v.tree.Root, f.path)),
+			Next: "replace the link or special file .git by the repository itself",
 		}
-	default:
 	}
 	return v.add(f.path, f.kind)
 }
@@ -282,13 +279,13 @@ func (v *survey) target(p string, kind kind) error {
 		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
-		return nil //nolint:nilerr // it leads nowhere, or out: the command cannot write there
+		return nil // it leads nowhere, or out: the command cannot write there
 	}
 	defer unix.Close(fd)
 	real, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	rest, ok := strings.CutPrefix(real, v.tree.Root+"/")
 	if err != nil || !ok {
-		return nil //nolint:nilerr // as above
+		return nil // as above
 	}
 	return v.add(rest, kind)
 }
@@ -362,7 +359,7 @@ const maxIncludes = 5
 func (v *survey) configured(top, config string, depth int) (hooks string, err error) {
 	settings, err := guard.ParseConfig(readSmall(int(v.root.Fd()), config))
 	if err != nil || depth > maxIncludes {
-		return "", nil //nolint:nilerr // git does not read it either, or it includes itself
+		return "", nil // git does not read it either, or it includes itself
 	}
 	for _, s := range settings {
 		switch s.Kind() {

@@ -76,9 +76,9 @@ func (s Shown) String() string {
 		return "--ro=" + s.Path
 	case Writable:
 		return "--rw " + s.Path
-	default:
-		return "--hide " + s.Path
+	case Hidden:
 	}
+	return "--hide " + s.Path
 }
 
 func refuse(s Shown, what, next string) *Refusal {
