@@ -113,7 +113,7 @@ func (r *Result) judge(w *world, stdout, stderr []byte) error {
 	if err := json.Unmarshal(stdout, &r.Report); err != nil {
 		return fmt.Errorf("reading the probe's report: %w", err)
 	}
-	r.Evidence = w.evidence(r.Report)
+	r.Evidence = w.evidence(r.Report, receipt)
 	r.Record.Outcome, r.Record.Diagnosis = verdict.Judge(r.Evidence)
 	text, err := json.Marshal(r.Evidence)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fractalboxdev/sbx/internal/egress"
+	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/prober"
 	"github.com/fractalboxdev/sbx/internal/verdict"
 )
@@ -14,10 +15,10 @@ import (
 var synthetic = netip.MustParsePrefix("198.18.0.0/15")
 
 // evidence puts what the probe was told beside what was recorded and seen outside.
-func (w *world) evidence(r prober.Report) verdict.Evidence {
+func (w *world) evidence(r prober.Report, receipt event.Receipt) verdict.Evidence {
 	e := verdict.Evidence{
 		Granted: w.leg(r.Granted, ""), Refused: w.leg(r.Refused, egress.CodePath), Guarded: w.leg(r.Guarded, egress.CodeAddressRefused),
-		Left: w.left(r), Walls: walls(r), Missing: missing(r),
+		Left: w.left(r), Walls: append(walls(r), unkept(r.Walls, receipt)...), Missing: missing(r),
 	}
 	e.Attempts, e.Won = len(r.Attempts), won(r.Attempts)
 	if w.attack && e.Attempts == 0 {
@@ -81,37 +82,17 @@ func notSynthetic(said string) string {
 	return ""
 }
 
-// walls says which walls of the sandbox are missing, as far as a plain canary looks.
-func walls(r prober.Report) []string {
-	out := []string{}
-	for _, name := range r.Interfaces {
-		if name != "lo" {
-			out = append(out, "the sandbox has a network device beside the loopback: "+name)
-		}
-	}
-	for field, want := range map[string]string{"Seccomp": "2", "NoNewPrivs": "1"} {
-		if r.Status[field] != want {
-			out = append(out, fmt.Sprintf("%s of the command is %q, not %s", field, r.Status[field], want))
-		}
-	}
-	for _, field := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
-		if strings.Trim(r.Status[field], "0") != "" || r.Status[field] == "" {
-			out = append(out, fmt.Sprintf("%s of the command is %q, not empty", field, r.Status[field]))
-		}
-	}
-	for _, c := range r.Calls {
-		if c.Error != c.Said {
-			out = append(out, fmt.Sprintf("the kernel answered %s with %s, not %s: the seccomp filter is not what it should be", c.What, orSuccess(c.Error), c.Said))
-		}
-	}
-	return out
-}
-
 func orSuccess(err string) string {
 	if err == "" {
 		return "success"
 	}
 	return err
+}
+
+// abroad reports whether an attempt was to an address that is not the sandbox's own.
+func abroad(t prober.Try) bool {
+	a, err := netip.ParseAddrPort(t.Target)
+	return err == nil && !a.Addr().IsLoopback()
 }
 
 // missing says which probes were not answered as a floor answers them although
@@ -124,7 +105,7 @@ func missing(r prober.Report) []string {
 		}
 	}
 	for _, t := range r.Datagrams {
-		if a, err := netip.ParseAddrPort(t.Target); err == nil && !a.Addr().IsLoopback() && t.Error != "EPERM" {
+		if abroad(t) && t.Error != "EPERM" {
 			out = append(out, fmt.Sprintf("a datagram to %s was answered with %s, not EPERM", t.Target, orSuccess(t.Error)))
 		}
 	}

@@ -78,10 +78,7 @@ func openWorld(ctx context.Context, o Options) (*world, error) {
 		return nil, err
 	}
 	w := &world{nonce: nonce, origin: served, attack: o.Attack}
-	if o.Attack {
-		err = w.listenUnix(ctx, o)
-	}
-	if err != nil {
+	if err := w.listenUnix(ctx, o); err != nil {
 		w.close()
 		return nil, err
 	}
@@ -93,7 +90,7 @@ func (w *world) listenUnix(ctx context.Context, o Options) error {
 	if err := w.origin.ListenUnix(ctx, w.abstract()); err != nil || !o.Scratch {
 		return err
 	}
-	w.socket = filepath.Join(o.Fence.Workdir, "canary.socket")
+	w.socket = filepath.Join(o.Fence.Workdir, w.nonce+".socket")
 	return w.origin.ListenUnix(ctx, w.socket)
 }
 

@@ -114,7 +114,7 @@ func (o *canaryOptions) probe(ctx context.Context, e *environment, d *deployment
 	}
 	f := fence.Options{
 		Self: e.build.Self, Workdir: dir, Env: e.env, Grace: d.config.Grace.V, StateDir: d.state, Consumer: "canary",
-		Config: e.configFiles(), Version: e.build.Version, OnSwept: e.sweptLines,
+		Config: e.configFiles(), Version: e.build.Version, OnSwept: e.sweptLines, Classes: d.config.Definition,
 		Store: func() (*store.Store, error) { return d.store, nil }, Class: d.config.DefaultClass.V, Pools: e.poolsOf(d.config),
 	}
 	done := e.say.Progress("probing a sandbox")

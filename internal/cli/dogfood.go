@@ -119,7 +119,7 @@ func (e *environment) dogfoodPass(ctx context.Context, repo, plan string) error 
 	o := execOptions{selection: selection{profiles: []string{"public-repo-read"}, inputs: []string{"repo=" + repo}}}
 	p, err := dogfood.MakePass(ctx, fence.Options{
 		Self: e.build.Self, Env: e.env, Grace: d.config.Grace.V, StateDir: d.state, Consumer: dogfoodConsumer, Timeout: 10 * time.Minute,
-		Config: e.configFiles(), Version: e.build.Version, OnSwept: e.sweptLines,
+		Config: e.configFiles(), Version: e.build.Version, OnSwept: e.sweptLines, Classes: d.config.Definition,
 		Store: func() (*store.Store, error) { return d.store, nil }, Class: d.config.DefaultClass.V, Pools: e.poolsOf(d.config),
 		Derive: func(context.Context) (fence.Derived, error) {
 			if repo == "" {

@@ -66,6 +66,16 @@ func TestCanaryNoticesEveryBrokenWall(t *testing.T) {
 			{"seccomp", "failed", "seccomp"},
 			{"resolver", "failed", "192.0.2.77"},
 			{"guard", "failed", "address guard"},
+			{"landlock", "failed", "the receipt claims Landlock"},
+			{"limits", "failed", "the receipt claims a limit of 8192 processes"},
+			{"ipv6", "inconclusive", "probe-v6"},
+			{"udp", "failed", "the kernel took a datagram"},
+			{"unix", "failed", "reached over unix socket"},
+			{"socket", "failed", "/run/docker.sock"},
+			{"proc", "failed", "/proc/sys is writable"},
+			{"capability", "failed", "CapEff"},
+			{"privileges", "failed", "NoNewPrivs"},
+			{"descriptor", "failed", "a descriptor that it was not to get"},
 		} {
 			t.Run(row.wall, func(t *testing.T) {
 				a, exit := canary(t, lab, who, broken, "SBX_BREAK="+row.wall)

@@ -97,6 +97,9 @@ func (r *runner) run() error {
 	if err != nil {
 		return err
 	}
+	if spec, err = brokenSpec(spec); err != nil {
+		return err
+	}
 	stdio, err := arrange(m.Files, spec.Stdio)
 	if err != nil {
 		return err
@@ -163,7 +166,7 @@ func (r *runner) openNetwork() (struct{}, error) {
 		return struct{}{}, err
 	}
 	defer files.Close()
-	if err := brokenDevices(); err != nil {
+	if err := errors.Join(brokenDevices(), brokenRules()); err != nil {
 		return struct{}{}, err
 	}
 	return struct{}{}, r.conn.Send(msgListeners, nil, brokenListeners(files.All())...)
@@ -300,6 +303,9 @@ func socketRules(init int, m *sandbox.Mapping, host []unix.Stat_t) notify.Config
 // answer makes the command's connections. Without an answer they would never end, so
 // an error ends the run.
 func (r *runner) answer(asks *os.File) {
+	if brokenAnswers(asks) {
+		return
+	}
 	if err := notify.Serve(asks, r.sockets); err != nil {
 		_ = r.conn.Send(handshake.Failed, failure(&step{"sockets", err}).Encode())
 		r.end()

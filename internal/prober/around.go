@@ -8,7 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -74,10 +74,15 @@ func sayTo(ctx context.Context, a netip.AddrPort, nonce string) (string, string)
 	return strings.TrimSpace(line), nameOf(err)
 }
 
-// sendDatagrams sends the nonce to each address.
+// sendDatagrams sends the nonce to each address of the host's, and to the world's
+// servers: the host may have no address of a family but the loopback's.
 func sendDatagrams(ctx context.Context, p Plan) []Try {
 	var out []Try
-	for _, a := range p.UDP {
+	to := slices.Clone(p.UDP)
+	for _, server := range p.Servers {
+		to = append(to, netip.AddrPortFrom(server, 443))
+	}
+	for _, a := range to {
 		out = append(out, Try{What: "datagram", Target: a.String(), Error: nameOf(send(ctx, a, p.Nonce))})
 	}
 	return out
@@ -93,6 +98,22 @@ func send(ctx context.Context, a netip.AddrPort, nonce string) error {
 	return err
 }
 
+// connectHost connects to the unix sockets of the host that the plan names.
+func connectHost(ctx context.Context, p Plan) []Try {
+	var out []Try
+	for _, at := range []string{p.Abstract, p.Socket} {
+		if at == "" {
+			continue
+		}
+		t := Try{What: "unix socket", Target: at}
+		if t.Error = connectUnix(ctx, at); t.Error == "success" {
+			t.Said, t.Error = "connected", ""
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
 // nameOf is the errno's name where there is one, "" for no error.
 func nameOf(err error) string {
 	if err == nil {
@@ -102,36 +123,4 @@ func nameOf(err error) string {
 		return unix.ErrnoName(errno)
 	}
 	return err.Error()
-}
-
-// readInterfaces lists the network devices.
-func (r *Report) readInterfaces() error {
-	all, err := net.Interfaces()
-	if err != nil {
-		return fmt.Errorf("listing the sandbox's network devices: %w", err)
-	}
-	for _, i := range all {
-		r.Interfaces = append(r.Interfaces, i.Name)
-	}
-	return nil
-}
-
-// ownStatus are the fields of /proc/self/status that the sandbox sets (proc_pid_status(5)).
-var ownStatus = []string{"Seccomp", "NoNewPrivs", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"}
-
-func (r *Report) readSelf() error {
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return fmt.Errorf("reading the probe's own status: %w", err)
-	}
-	r.Status = map[string]string{}
-	for line := range strings.Lines(string(text)) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		for _, wanted := range ownStatus {
-			if key == wanted {
-				r.Status[key] = strings.TrimSpace(value)
-			}
-		}
-	}
-	return nil
 }

@@ -170,63 +170,32 @@ func fileAttempts() []attempt {
 			return said(err)
 		}})
 	}
+	const nothing = "ENOENT|EACCES|EPERM|empty"
 	for _, path := range []string{
-		"/etc/shadow", "/dev/mem", "/dev/kmem", "/dev/kvm", "/dev/fuse", "/dev/net/tun", "/proc/kcore", "/run/docker.sock", "/var/run/docker.sock",
-		"/run/containerd/containerd.sock", "/run/dbus/system_bus_socket", "/run/systemd/private", "/run/user", "/sys/kernel/debug", "/sys/fs/cgroup/release_agent", "/root/.ssh", "/var/lib/sbx",
+		"/etc/shadow", "/proc/kcore", "/proc/cmdline", "/proc/keys", "/proc/interrupts", "/proc/timer_list", "/sys/kernel/debug", "/sys/fs/cgroup/release_agent",
+		"/root/.ssh", "/var/lib/sbx", "/run/user", "/run/systemd/private",
 	} {
-		all = append(all, attempt{"read " + path, "ENOENT|EACCES|EPERM|ENXIO|empty", func(*attacker) string { return readable(path) }})
+		all = append(all, attempt{"read " + path, nothing, func(*attacker) string { return readable(path) }})
+	}
+	for _, path := range []string{"/dev/mem", "/dev/kmem", "/dev/kvm", "/dev/fuse", "/dev/net/tun"} {
+		all = append(all, attempt{"read " + path, nothing + "|ENXIO", func(*attacker) string { return readable(path) }})
+	}
+	for _, path := range []string{"/run/docker.sock", "/var/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock", "/run/dbus/system_bus_socket"} {
+		all = append(all, attempt{"look for " + path, nothing, func(*attacker) string { return readable(path) }}) // one that is there says ENXIO
 	}
 	return append(all, attempt{"remove resolv.conf", "EROFS|EBUSY|EACCES|EPERM", func(*attacker) string { return said(os.Remove("/etc/resolv.conf")) }})
-}
-
-// readable says whether there is anything to be had at path.
-func readable(path string) string {
-	info, err := os.Stat(path)
-	if err != nil {
-		return said(err)
-	}
-	if info.IsDir() {
-		entries, err := os.ReadDir(path)
-		if err == nil && len(entries) == 0 {
-			return "empty"
-		}
-		return said(err)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return said(err)
-	}
-	defer f.Close()
-	if n, _ := f.Read(make([]byte, 1)); n == 0 {
-		return "empty"
-	}
-	return "success"
 }
 
 // descriptorAttempts look for anything that the supervisor left open.
 func descriptorAttempts() []attempt {
 	return []attempt{{"inherited descriptors", "none", func(*attacker) string {
-		entries, err := os.ReadDir("/proc/self/fd")
+		foreign, err := inherited()
 		if err != nil {
 			return said(err)
-		}
-		var foreign []string
-		for _, e := range entries {
-			target, err := os.Readlink("/proc/self/fd/" + e.Name())
-			if err != nil || own(e.Name(), target) {
-				continue
-			}
-			foreign = append(foreign, e.Name()+" "+target)
 		}
 		if len(foreign) == 0 {
 			return "none"
 		}
 		return strings.Join(foreign, "; ")
 	}}}
-}
-
-// own tells the probe's own descriptors: its pipes, what the Go runtime polls with,
-// its sockets, and the directory that is being read.
-func own(fd, target string) bool {
-	return fd == "0" || fd == "1" || fd == "2" || strings.HasPrefix(target, "anon_inode:") || strings.HasPrefix(target, "socket:") || strings.HasPrefix(target, "/proc/")
 }

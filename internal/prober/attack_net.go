@@ -163,14 +163,18 @@ func socketAttempts() []attempt {
 		}})
 	}
 	return append(all,
-		attempt{"abstract unix socket of the host", "ECONNREFUSED|EPERM|EACCES", func(a *attacker) string { return connectUnix(a.ctx, a.Abstract) }},
-		attempt{"unix socket of the host in the working directory", "ECONNREFUSED|EPERM|EACCES|ENOENT", func(a *attacker) string { return connectUnix(a.ctx, a.Socket) }},
-		attempt{"datagram to an abstract socket of the host", no + "|ECONNREFUSED|EPROTOTYPE", func(a *attacker) string { return sendUnix(a.ctx, a.Abstract+"-datagram", a.Nonce) }},
-		attempt{"datagram to a socket of the host in the working directory", no + "|ECONNREFUSED|ENOENT", func(a *attacker) string { return sendUnix(a.ctx, a.Socket+"-datagram", a.Nonce) }},
+		// Where the working directory is not the canary's own there is no socket in it, which is ENOENT.
+		attempt{"abstract unix socket of the host", no + "|ECONNREFUSED", func(a *attacker) string { return connectUnix(a.ctx, a.Abstract) }},
+		attempt{"unix socket of the host in the working directory", no + "|ECONNREFUSED|ENOENT", func(a *attacker) string { return connectUnix(a.ctx, a.Socket) }},
+		attempt{"datagram to an abstract socket of the host", no + "|ECONNREFUSED|EPROTOTYPE", func(a *attacker) string { return sendUnix(a.ctx, beside(a.Abstract), a.Nonce) }},
+		attempt{"datagram to a socket of the host in the working directory", no + "|ECONNREFUSED|ENOENT", func(a *attacker) string { return sendUnix(a.ctx, beside(a.Socket), a.Nonce) }},
 	)
 }
 
 func connectUnix(ctx context.Context, at string) string {
+	if at == "" {
+		return "ENOENT"
+	}
 	c, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "unix", at)
 	if err == nil {
 		_ = c.Close()
@@ -178,7 +182,18 @@ func connectUnix(ctx context.Context, at string) string {
 	return said(err)
 }
 
+// beside is the datagram socket that the host has beside another.
+func beside(at string) string {
+	if at == "" {
+		return ""
+	}
+	return at + "-datagram"
+}
+
 func sendUnix(ctx context.Context, at, text string) string {
+	if at == "" {
+		return "ENOENT"
+	}
 	c, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "unixgram", at)
 	if err != nil {
 		return said(err)

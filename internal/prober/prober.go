@@ -6,7 +6,6 @@ package prober
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -50,17 +49,16 @@ type Try struct {
 
 // Report is what the sandbox said.
 type Report struct {
-	Unlisted   []Answer          `json:"unlisted"`
-	Granted    Answer            `json:"granted"`
-	Refused    Answer            `json:"refused"`
-	Guarded    Answer            `json:"guarded"`
-	Names      []Try             `json:"names"`              // questions of DNS; Said lists the addresses
-	Bare       []Try             `json:"bare"`               // connections without HTTP
-	Datagrams  []Try             `json:"datagrams"`          // UDP
-	Calls      []Try             `json:"calls"`              // system calls; Said is the errno that is expected
-	Interfaces []string          `json:"interfaces"`         // network devices
-	Attempts   []Attempt         `json:"attempts,omitempty"` // of the self-attack suite
-	Status     map[string]string `json:"status"`             // of /proc/self/status, what the sandbox is to set
+	Unlisted  []Answer  `json:"unlisted"`
+	Granted   Answer    `json:"granted"`
+	Refused   Answer    `json:"refused"`
+	Guarded   Answer    `json:"guarded"`
+	Names     []Try     `json:"names"`     // questions of DNS; Said lists the addresses
+	Bare      []Try     `json:"bare"`      // connections without HTTP
+	Datagrams []Try     `json:"datagrams"` // UDP
+	Calls     []Try     `json:"calls"`     // system calls; Said is the errno that is expected
+	Walls     Walls     `json:"walls"`
+	Attempts  []Attempt `json:"attempts,omitempty"` // of the self-attack suite
 }
 
 // limit is how long a single probe may take.
@@ -82,13 +80,17 @@ func Run(ctx context.Context, p Plan) (Report, error) {
 	tasks.Go(func() { r.Names = askNames(ctx, p) })
 	tasks.Go(func() { r.Bare = connectBare(ctx, p) })
 	tasks.Go(func() { r.Datagrams = sendDatagrams(ctx, p) })
+	var unixTries []Try
+	tasks.Go(func() { unixTries = connectHost(ctx, p) })
 	r.Calls = directCalls()
-	errs := []error{r.readSelf(), r.readInterfaces()}
+	var err error
+	r.Walls, err = readWalls()
 	tasks.Wait()
+	r.Walls.Unix = unixTries
 	if p.Attack {
 		r.Attempts = Attack(ctx, p)
 	}
-	return r, errors.Join(errs...)
+	return r, err
 }
 
 // Main is Run as a command: the plan is JSON in text, the report JSON on w.

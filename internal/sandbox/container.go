@@ -52,7 +52,7 @@ func containerConfig(m *Mapping) *configs.Config {
 	c := &configs.Config{
 		Rootfs:          rootDir,
 		RootlessCgroups: true,
-		NoNewPrivileges: true,
+		NoNewPrivileges: !mayGainPrivileges(),
 		// The seccomp filter lets nothing inside reach a keyring. One for each run would
 		// count against the user's 200 keys (keyrings(7)) until the kernel has cleared the
 		// dead run's namespaces away, which takes seconds where many runs end.
@@ -130,7 +130,7 @@ func unixConn(socket *os.File) (*net.UnixConn, error) {
 
 func initProcess(stdio [3]*os.File, control *os.File) *libcontainer.Process {
 	p := &libcontainer.Process{
-		Args: []string{initPath}, Env: []string{"PATH=/"}, Cwd: "/", Init: true, ExtraFiles: []*os.File{control},
+		Args: []string{initPath}, Env: append([]string{"PATH=/"}, brokenEnv()...), Cwd: "/", Init: true, ExtraFiles: []*os.File{control},
 	}
 	// A nil *os.File in an interface would not be nil.
 	if stdio[0] != nil {

@@ -3,6 +3,7 @@
 // uid without any capability, proves the floor, starts the command, reaps, and
 // takes the whole pid namespace with it when it ends.
 #define _GNU_SOURCE
+#include "broken.h"
 #include "stage.h"
 
 #include <arpa/inet.h>
@@ -110,6 +111,8 @@ static void cover_proc(void)
 	const unsigned long safe = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY;
 	int i;
 
+	if (broken("proc"))
+		return;
 	for (i = 0; hidden[i]; i++)
 		if (mount("/dev/null", hidden[i], NULL, MS_BIND, NULL) < 0 && errno != ENOENT &&
 		    (errno != ENOTDIR || mount("none", hidden[i], "tmpfs", safe, "size=0,mode=555") < 0))
@@ -148,13 +151,18 @@ static void drop_privileges(void)
 	int cap;
 
 	for (cap = 0; cap < 64; cap++)
-		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0)
+		if (!(broken("capability") && cap == CAP_NET_ADMIN) && prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0)
 			break;
 	prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
 	memset(none, 0, sizeof none);
-	if (syscall(SYS_capset, &head, none) < 0)
+	if (broken("capability"))
+		none[0].effective = none[0].permitted = none[0].inheritable = 1 << CAP_NET_ADMIN;
+	// Without no_new_privs the filter takes a capability, which the exec then takes away.
+	if (!broken("privileges") && syscall(SYS_capset, &head, none) < 0)
 		fail("capset");
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+	if (broken("capability") && prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_NET_ADMIN, 0, 0) < 0)
+		fail("ambient");
+	if (!broken("privileges") && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		fail("no-new-privs");
 	if (setrlimit(RLIMIT_CORE, &core) < 0)
 		fail("rlimit-core");
@@ -348,6 +356,8 @@ static void __attribute__((noreturn)) run_command(const struct plan_head *h, cha
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	if (syscall(SYS_close_range, 3, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */) < 0)
 		fail("close-range");
+	if (broken("descriptor") && open("/", O_RDONLY | O_DIRECTORY) < 0)
+		fail("descriptor");
 	if (h->landlock && sbx_landlock(h->landlock, writable) < 0)
 		fail("landlock");
 	ask_runner(h);

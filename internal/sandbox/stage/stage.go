@@ -3,6 +3,7 @@
 package stage
 
 // #cgo CFLAGS: -O2 -Wall -Wextra
+// #cgo sbxbreak CFLAGS: -DSBX_BREAKABLE
 // #include "stage.h"
 import "C"
 
