@@ -56,8 +56,7 @@ type Plan struct {
 	places  []place
 }
 
-// NewPlan looks for places and changes nothing, but that a version 2 group above may
-// be told to hand a controller on.
+// NewPlan looks for places and changes nothing.
 func NewPlan(run string, l Limits) Plan {
 	places, missing := find(l.controllers())
 	return Plan{Missing: missing, name: prefix + run, limits: l, places: places}
@@ -84,7 +83,10 @@ type Group struct {
 func (p Plan) Make() (*Group, error) {
 	g := &Group{plan: p}
 	for i, dir := range p.Dirs() {
-		err := unix.Mkdir(dir, 0o755)
+		err := p.places[i].prepare()
+		if err == nil {
+			err = unix.Mkdir(dir, 0o755)
+		}
 		if err == nil {
 			err = p.bound(dir, p.places[i])
 		}
@@ -93,6 +95,16 @@ func (p Plan) Make() (*Group, error) {
 		}
 	}
 	return g, nil
+}
+
+// prepare has a version 2 group hand on what its children need.
+func (at place) prepare() error {
+	for _, c := range at.tell {
+		if err := os.WriteFile(path.Join(at.dir, subtree), []byte("+"+c), 0); err != nil {
+			return fmt.Errorf("having %s hand on %s: %w", at.dir, c, err)
+		}
+	}
+	return nil
 }
 
 func (p Plan) bound(dir string, at place) error {

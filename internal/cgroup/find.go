@@ -22,6 +22,7 @@ type place struct {
 	dir         string
 	unified     bool // cgroup version 2
 	controllers []string
+	tell        []string // controllers that the directory does not hand on yet
 }
 
 // hierarchy is a mounted cgroup file system and where in it this process is.
@@ -156,37 +157,42 @@ func (h hierarchy) unifiedPlaces(want []string) []place {
 		if !slices.Contains(words(h.mount, "cgroup.controllers"), c) {
 			continue
 		}
-		if dir := h.above(c); dir != "" {
-			out = append(out, place{dir: dir, unified: true, controllers: []string{c}})
-		} else {
-			out = append(out, place{controllers: []string{c}})
-		}
+		p := h.above(c)
+		p.controllers = []string{c}
+		out = append(out, p)
 	}
 	return merge(out)
 }
 
-// above returns the nearest group that hands a controller on, or can be told to.
-func (h hierarchy) above(controller string) string {
-	for _, tell := range []bool{false, true} {
-		for dir := h.own; ; dir = path.Dir(dir) {
-			if mayMake(dir, unix.CGROUP2_SUPER_MAGIC) && writable(path.Join(dir, "cgroup.procs")) && handsOn(dir, controller, tell) {
-				return dir
-			}
-			if dir == h.mount || len(dir) <= len(h.mount) {
-				break
+// above returns the nearest group that hands a controller on, else the nearest that
+// can be told to; without a directory if there is neither.
+func (h hierarchy) above(controller string) place {
+	var told place
+	for dir := h.own; ; dir = path.Dir(dir) {
+		if mayMake(dir, unix.CGROUP2_SUPER_MAGIC) && writable(path.Join(dir, "cgroup.procs")) {
+			switch {
+			case slices.Contains(words(dir, subtree), controller):
+				return place{dir: dir, unified: true}
+			case told.dir == "" && canHandOn(dir, controller):
+				told = place{dir: dir, unified: true, tell: []string{controller}}
 			}
 		}
+		if dir == h.mount || len(dir) <= len(h.mount) {
+			return told
+		}
 	}
-	return ""
 }
 
-func handsOn(dir, controller string, tell bool) bool {
-	const file = "cgroup.subtree_control"
-	if slices.Contains(words(dir, file), controller) {
-		return true
-	}
-	return tell && slices.Contains(words(dir, "cgroup.controllers"), controller) &&
-		os.WriteFile(path.Join(dir, file), []byte("+"+controller), 0) == nil
+// subtree is the file of a version 2 group that says which controllers its children get.
+const subtree = "cgroup.subtree_control"
+
+// canHandOn reports whether a group has the controller and no processes, which would
+// be in the way. Only the root, which has no events, may have both.
+func canHandOn(dir, controller string) bool {
+	_, err := os.Stat(path.Join(dir, "cgroup.events"))
+	root := errors.Is(err, os.ErrNotExist)
+	return slices.Contains(words(dir, "cgroup.controllers"), controller) && writable(path.Join(dir, subtree)) &&
+		(root || len(words(dir, "cgroup.procs")) == 0)
 }
 
 // merge makes one place of those in the same directory.
@@ -199,6 +205,7 @@ func merge(places []place) []place {
 			continue
 		}
 		out[i].controllers = append(out[i].controllers, p.controllers...)
+		out[i].tell = append(out[i].tell, p.tell...)
 	}
 	return out
 }

@@ -90,7 +90,7 @@ func cgroupFacts() []host.Fact {
 	for _, c := range [...]struct{ name, cost string }{
 		{cgroup.Memory, "memory is bounded for each process alone"},
 		{cgroup.CPU, "processors are not bounded"},
-		{cgroup.Pids, "processes are counted with all others of the user"},
+		{cgroup.Pids, "before Linux 5.14, processes are not bounded"},
 	} {
 		f := host.Fact{Name: c.name + " cgroup", Need: host.Better, State: host.Yes, Detail: "a group can be made", Cost: c.cost}
 		if err := plan.Missing[c.name]; err != nil {

@@ -120,16 +120,20 @@ func TestMemoryLimit(t *testing.T) {
 		case got.Exit != 1 || l.How != "rlimit" || !l.Applied || !strings.Contains(got.Stderr, "MemoryError") || !strings.Contains(got.Stderr, "is held for each process alone"):
 			t.Errorf("exit status %d, %+v, stderr %s", got.Exit, l, got.Stderr)
 		}
-		noGroups(t)
+		if got = run(t, lab, who, "--memory", "4KiB", "--", "true"); limit(t, got, "memory").Whole && got.Exit != 128+int(syscall.SIGKILL) && !strings.Contains(got.Stderr, "a memory limit of 4KiB leaves no room for the sandbox itself") {
+			t.Errorf("without memory for anything: exit status %d, stderr %s", got.Exit, got.Stderr)
+		}
+		noGroups(t, lab, who)
 	})
 }
 
 // noGroups fails the test when a cgroup of a run is left.
-func noGroups(t *testing.T) {
+func noGroups(t *testing.T, lab *sbxtest.Lab, who sbxtest.User) {
 	t.Helper()
-	left, err := filepath.Glob("/sys/fs/cgroup/*/sbx-*")
-	if err != nil || len(left) > 0 {
-		t.Errorf("cgroups are left: %v, %v", left, err)
+	for _, id := range runs(t, lab, who) {
+		if left, err := filepath.Glob("/sys/fs/cgroup/*/sbx-" + id); err != nil || len(left) > 0 {
+			t.Errorf("cgroups are left: %v, %v", left, err)
+		}
 	}
 }
 
@@ -229,7 +233,7 @@ func TestBypass61_ARequiredLimitIsHeldOrNothingRuns(t *testing.T) {
 		if l := limit(t, got, "cpu"); !l.Whole && !strings.Contains(got.Stderr, "the limit of cpu, 1 (class task (/etc/sbx/config.toml:2)), is not held: ") {
 			t.Errorf("%+v, stderr %s", l, got.Stderr)
 		}
-		noGroups(t)
+		noGroups(t, lab, who)
 	})
 }
 
@@ -246,7 +250,7 @@ func TestCase22_NoGroupIsLeft(t *testing.T) {
 		got := run(t, lab, who, "--", "true")
 		succeeded(t, got)
 		says(t, got.Stderr, "swept run")
-		noGroups(t)
+		noGroups(t, lab, who)
 	})
 }
 

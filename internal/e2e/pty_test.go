@@ -205,7 +205,7 @@ func TestCase19_JobControl(t *testing.T) {
 }
 
 // TIOCSTI would type into the caller's shell.
-func TestCase19_NothingCanBeTyped(t *testing.T) {
+func TestCase19_Bypass56_NothingCanBeTyped(t *testing.T) {
 	lab := sbxtest.NewLab(t)
 	everyone(t, func(t *testing.T, who sbxtest.User) {
 		term := inTerminal(t, lab, who, "/usr/bin/python3", "-c", `

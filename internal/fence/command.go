@@ -55,6 +55,8 @@ func (f *fence) prove() error {
 			}
 		case m.Kind == msgProved:
 			return f.network.probes.finish()
+		case m.Kind == msgEmpty && f.outOfMemory():
+			return f.noRoom()
 		default:
 			return fmt.Errorf("proving the floor: the runner said %q", m.Kind)
 		}
@@ -283,7 +285,7 @@ func (w *waiter) message(m message, ok bool) (done bool, err error) {
 		w.exited(unix.WaitStatus(status)) //nolint:gosec // a wait status
 		return true, nil
 	case msgEmpty:
-		if w.killed {
+		if w.killed || w.outOfMemory() {
 			w.exited(unix.WaitStatus(unix.SIGKILL))
 			return true, nil
 		}

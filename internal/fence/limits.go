@@ -212,6 +212,19 @@ func (f *fence) joinGroups(pid int) error {
 	return f.limits.group.Attach(pid)
 }
 
+// outOfMemory reports whether the kernel killed for the memory limit: the init, too,
+// if there was nobody larger.
+func (f *fence) outOfMemory() bool { return f.limits.group != nil && f.limits.group.Killed() > 0 }
+
+// noRoom is the refusal of a memory limit that the init itself does not fit into.
+func (f *fence) noRoom() error {
+	return &event.Refusal{
+		Kind: event.RefusedRecipe, Code: "limit-too-low",
+		Message: fmt.Sprintf("a memory limit of %s leaves no room for the sandbox itself", f.limits.values.Text(class.Memory)),
+		Next:    "give it some MiB and what the command needs",
+	}
+}
+
 // leaveGroups reads what the kernel counted and removes the groups.
 func (f *fence) leaveGroups(ctx context.Context) {
 	g := f.limits.group

@@ -41,7 +41,7 @@ var probes = [...]probe{
 	{"no_new_privs", always(Required), "no command can be run", noNewPrivs},
 	{"idmapped mounts", requiredForRoot, "started as root, a command cannot have files on disk that belong to the caller", idmapped},
 	{"pseudo-terminals", always(Better), "interactive commands get no terminal", devpts},
-	{"landlock", always(Better), "one wall less against host sockets in the working directory", landlock},
+	{"landlock", always(Better), "one wall less around what a command may change, and whom it may signal", landlock},
 	{"overlayfs", always(Better), "kept sandboxes copy where they could layer", overlay},
 	{"unix_diag", always(Info), "", unixDiag},
 	{"cgroup version", always(Info), "", cgroup},
