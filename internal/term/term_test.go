@@ -234,6 +234,31 @@ func TestProgressOfShortWorkIsSilent(t *testing.T) {
 	}
 }
 
+func TestStatusReplacesItselfOnATerminal(t *testing.T) {
+	got := onTerminal(t, envOf("TERM=xterm", "NO_COLOR=1"), func(p *Printer) {
+		p.Status("2 ahead")
+		p.Status("1 ahead\x1b[2J")
+		p.Line("in between")
+		p.Status("")
+		p.Status("")
+	})
+	want := "sbx: 2 ahead\r\x1b[Ksbx: 1 ahead\\x1b[2J\r\x1b[Ksbx: in between\r\nsbx: 1 ahead\\x1b[2J\r\x1b[K"
+	if got != want {
+		t.Errorf("got %q\nwant %q", got, want)
+	}
+}
+
+func TestStatusElsewhereIsALineEach(t *testing.T) {
+	var out bytes.Buffer
+	p := New(&out, noEnv)
+	p.Status("2 ahead")
+	p.Status("1 ahead")
+	p.Status("")
+	if want := "sbx: 2 ahead\nsbx: 1 ahead\n"; out.String() != want {
+		t.Errorf("got %q", out.String())
+	}
+}
+
 func TestProgressElsewhereIsOnePlainLine(t *testing.T) {
 	var clock manual
 	var out bytes.Buffer
