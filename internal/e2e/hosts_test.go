@@ -393,3 +393,40 @@ for family, host in ((socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1')):
 		}
 	})
 }
+
+const overlapping = `
+[profiles.x-both-NAME]
+version = 1
+summary = "a host, and all below the same name"
+[[profiles.x-both-NAME.rules]]
+id = "one"
+host = "api.up.test"
+methods = ["GET"]
+path = "/one"
+allow = ["GET https://api.up.test/one"]
+deny = ["POST https://api.up.test/one length=1"]
+[[profiles.x-both-NAME.rules]]
+id = "all"
+host = "*.up.test"
+methods = ["GET"]
+path = "/all"
+allow = ["GET https://api.up.test/all"]
+deny = ["GET https://up.test/all"]
+`
+
+// Rules whose hosts overlap are no error, and each of them holds.
+func TestCase05_OverlappingHosts(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	for _, name := range []string{"api.up.test", "other.up.test"} {
+		lab.Serve(name, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.Host + r.URL.Path + "\n")) }))
+	}
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		reviewer(t, lab, who)
+		file := lab.Write(who, "x-both.toml", strings.ReplaceAll(overlapping, "NAME", who.String()))
+		host(t, lab, who, 0, "sbx", "profiles", "approve", file, "--key", "../key")
+		got := shell(t, lab, who, "for u in api.up.test/one api.up.test/all other.up.test/all other.up.test/one denied.test/; do curl -s -w '%{http_code} ' https://$u; done; touch ran",
+			"--profile-file", file, "--profile", "x-both-"+who.String())
+		succeeded(t, got)
+		says(t, got.Stdout, "api.up.test/one\n200 api.up.test/all\n200 other.up.test/all\n200 ", "403 520 ")
+	})
+}
