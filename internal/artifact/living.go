@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +26,7 @@ var ErrEnded = errors.New("the run has ended")
 // shared with containers and other machines.
 type Supervisor struct {
 	PID          int           `json:"pid"`
+	PIDStarted   uint64        `json:"pid_started"`   // clock ticks since boot: the 22nd field of proc_pid_stat(5)
 	PIDNamespace uint64        `json:"pid_namespace"` // inode of /proc/self/ns/pid
 	Boot         string        `json:"boot"`          // random/boot_id of proc(5)
 	Grace        time.Duration `json:"grace_ns"`      // between the polite signal and SIGKILL
@@ -32,6 +35,7 @@ type Supervisor struct {
 // supervisor describes the calling process.
 func supervisor(grace time.Duration) Supervisor {
 	s := Supervisor{PID: os.Getpid(), Grace: grace}
+	s.PIDStarted, _ = startOf(s.PID)
 	var ns unix.Stat_t
 	if unix.Stat("/proc/self/ns/pid", &ns) == nil {
 		s.PIDNamespace = ns.Ino
@@ -40,6 +44,20 @@ func supervisor(grace time.Duration) Supervisor {
 		s.Boot = strings.TrimSpace(string(id))
 	}
 	return s
+}
+
+// startOf returns when a process started, in clock ticks since boot.
+func startOf(pid int) (uint64, error) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, err
+	}
+	const state, start = 3, 22 // fields, counted from 1; the second may hold anything
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) <= start-state {
+		return 0, fmt.Errorf("reading when process %d started", pid)
+	}
+	return strconv.ParseUint(fields[start-state], 10, 64)
 }
 
 // Living is a run whose supervisor lives.
@@ -138,9 +156,8 @@ func checkLocked(f *os.File) error {
 	return ErrEnded
 }
 
-// CheckLiving returns nil while the supervisor of the run lives, ErrEnded afterwards.
-// A pid of it that was opened before is then certain to be its own: no process has
-// the pid of one that lives.
+// CheckLiving returns nil while the run's supervisor lives, or somebody sweeps what it
+// left; ErrEnded otherwise.
 func CheckLiving(stateDir, id string) error {
 	if !ValidID(id) {
 		return fmt.Errorf("looking at run %q: not a run id", id)
@@ -154,12 +171,30 @@ func CheckLiving(stateDir, id string) error {
 	return err
 }
 
+// CheckSupervisor returns nil while the supervisor of the run lives, ErrEnded afterwards.
+// A descriptor of its pid that was opened before is then certain to be the supervisor's:
+// the process that has the pid now started when the supervisor did. The lock alone does
+// not say so.
+func CheckSupervisor(stateDir string, run Living) error {
+	if err := CheckLiving(stateDir, run.Run); err != nil {
+		return err
+	}
+	started, err := startOf(run.PID)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && started != run.PIDStarted {
+		err = ErrEnded // its pid is another's by now
+	}
+	if err != nil {
+		return fmt.Errorf("looking at the supervisor of run %s: %w", run.Run, err)
+	}
+	return nil
+}
+
 // SameProcesses returns an error unless a pid that the run wrote down means the same
 // process to the caller.
 func (l Living) SameProcesses() error {
 	here := supervisor(0)
 	switch {
-	case l.PID <= 0:
+	case l.PID <= 0 || l.PIDStarted == 0:
 		return fmt.Errorf("run %s is starting and has not said which process it is", l.Run)
 	case l.Boot != here.Boot:
 		return fmt.Errorf("run %s belongs to another machine, or to this one before it was started last", l.Run)

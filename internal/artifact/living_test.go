@@ -11,7 +11,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/event"
 )
 
-func openRun(t *testing.T, state string, age time.Duration) *Run {
+func enterRun(t *testing.T, state string, age time.Duration) *Run {
 	t.Helper()
 	now := time.Now()
 	r, err := Open(Options{StateDir: state, RunID: NewID(now), Grace: 3 * time.Second, Started: event.Receipt{
@@ -29,7 +29,7 @@ func TestOnlyLivingRunsAreListed(t *testing.T) {
 	if runs, err := List(state); err != nil || len(runs) != 0 {
 		t.Errorf("without a directory: %v, %v", runs, err)
 	}
-	young, old := openRun(t, state, time.Minute), openRun(t, state, time.Hour)
+	young, old := enterRun(t, state, time.Minute), enterRun(t, state, time.Hour)
 	if err := os.WriteFile(filepath.Join(state, activeDir, "20200101t000000-dead"), []byte(`{"pid":1}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -44,25 +44,29 @@ func TestOnlyLivingRunsAreListed(t *testing.T) {
 	if err := r.SameProcesses(); err != nil {
 		t.Error(err)
 	}
-	if err := CheckLiving(state, old.ID()); err != nil {
+	if err := CheckSupervisor(state, r); err != nil {
 		t.Error(err)
+	}
+	other := r
+	if other.PIDStarted++; !errors.Is(CheckSupervisor(state, other), ErrEnded) {
+		t.Error("a process that started at another time is taken for the supervisor")
 	}
 	if err := old.Finish(event.Receipt{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []string{old.ID(), "20200101t000000-dead", "20200101t000000-none"} {
-		if err := CheckLiving(state, id); !errors.Is(err, ErrEnded) {
+		if err := CheckSupervisor(state, Living{Run: id, Supervisor: r.Supervisor}); !errors.Is(err, ErrEnded) {
 			t.Errorf("%s: %v, want that it has ended", id, err)
 		}
 	}
-	if err := CheckLiving(state, "../x"); err == nil || errors.Is(err, ErrEnded) {
+	if err := CheckSupervisor(state, Living{Run: "../x", Supervisor: r.Supervisor}); err == nil || errors.Is(err, ErrEnded) {
 		t.Errorf("a path for an id: %v", err)
 	}
 	if runs, err := List(state); err != nil || len(runs) != 1 {
 		t.Errorf("%v, left are %+v", err, runs)
 	}
 	// To list is not to sweep, nor in the way of one.
-	if swept, err := Sweep(state); err != nil || len(swept) != 1 || swept[0].Run != "20200101t000000-dead" {
+	if swept, err := Sweep(state, nil); err != nil || len(swept) != 1 || swept[0].Run != "20200101t000000-dead" {
 		t.Errorf("%v, swept %+v", err, swept)
 	}
 }
@@ -70,7 +74,7 @@ func TestOnlyLivingRunsAreListed(t *testing.T) {
 // A run that has just been entered has not said anything yet, and may not be hit.
 func TestRunThatSaysNothingYet(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
-	r := openRun(t, state, 0)
+	r := enterRun(t, state, 0)
 	if err := os.Truncate(filepath.Join(state, activeDir, r.ID()), 0); err != nil {
 		t.Fatal(err)
 	}

@@ -402,15 +402,15 @@ summary = "a host, and all below the same name"
 id = "one"
 host = "api.up.test"
 methods = ["GET"]
-path = "/one"
-allow = ["GET https://api.up.test/one"]
+path = "/one/**"
+allow = ["GET https://api.up.test/one/x"]
 deny = ["POST https://api.up.test/one length=1"]
 [[profiles.x-both-NAME.rules]]
 id = "all"
 host = "*.up.test"
 methods = ["GET"]
-path = "/all"
-allow = ["GET https://api.up.test/all"]
+path = "/all/**"
+allow = ["GET https://api.up.test/all/x"]
 deny = ["GET https://up.test/all"]
 `
 
@@ -424,9 +424,9 @@ func TestCase05_OverlappingHosts(t *testing.T) {
 		reviewer(t, lab, who)
 		file := lab.Write(who, "x-both.toml", strings.ReplaceAll(overlapping, "NAME", who.String()))
 		host(t, lab, who, 0, "sbx", "profiles", "approve", file, "--key", "../key")
-		got := shell(t, lab, who, "for u in api.up.test/one api.up.test/all other.up.test/all other.up.test/one denied.test/; do curl -s -w '%{http_code} ' https://$u; done; touch ran",
+		got := shell(t, lab, who, "for u in api.up.test/one/x api.up.test/all/x other.up.test/all/x other.up.test/one/x denied.test/; do curl -s -w '%{http_code} ' https://$u; done; touch ran",
 			"--profile-file", file, "--profile", "x-both-"+who.String())
 		succeeded(t, got)
-		says(t, got.Stdout, "api.up.test/one\n200 api.up.test/all\n200 other.up.test/all\n200 ", "403 520 ")
+		says(t, got.Stdout, "api.up.test/one/x\n200 api.up.test/all/x\n200 other.up.test/all/x\n200 ", "403 520 ")
 	})
 }

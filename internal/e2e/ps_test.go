@@ -229,10 +229,48 @@ func TestKillHitsNobodyElse(t *testing.T) {
 		if err := bystander.Process.Signal(syscall.Signal(0)); err != nil {
 			t.Errorf("the bystander: %v", err)
 		}
+		// Nor while somebody else, a sweep say, holds the dead run's lock.
+		held := open(t, filepath.Join(lab.StateDir(who), "active", id), os.O_RDONLY)
+		if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		whole := strings.TrimSuffix(string(record), "}") + `,` + strings.TrimPrefix(whereabouts(t, lab, who), "{")
+		if err := os.WriteFile(held.Name(), []byte(whole), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := lab.Run(t, who, "sbx", "kill", "--force", id)
+		if got.Exit != 125 {
+			t.Errorf("status %d: %s%s", got.Exit, got.Stdout, got.Stderr)
+		}
+		if err := bystander.Process.Signal(syscall.Signal(0)); err != nil {
+			t.Errorf("the bystander: %v", err)
+		}
+		_ = held.Close()
 		_ = bystander.Process.Kill()
 		_ = sbxtest.Wait(t, bystander)
 		says(t, run(t, lab, who, "--", "true").Stderr, "swept run "+id)
 	})
+}
+
+// whereabouts is what a living run says of its supervisor's place, but for the pid.
+func whereabouts(t *testing.T, lab *sbxtest.Lab, who sbxtest.User) string {
+	t.Helper()
+	b := inBackground(t, lab, who, nil, "echo ready; exec sleep 777")
+	var all map[string]any
+	text, err := os.ReadFile(filepath.Join(lab.StateDir(who), "active", b.id))
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	succeeded(t, lab.Run(t, who, "sbx", "kill", b.id))
+	b.ends(t, lab, who)
+	some, err := json.Marshal(map[string]any{"boot": all["boot"], "pid_namespace": all["pid_namespace"], "pid_started": all["pid_started"]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(some)
 }
 
 // With --wait-children the end is that of the last process, and the status the

@@ -18,7 +18,7 @@ var ErrKillLate = errors.New("the run did not end in time")
 // that has taken everything back. With force sbx itself is ended with SIGKILL: the
 // sandbox and its way out die with it, and what it left is swept here, for which Kill
 // returns what the sweep did. Only the very supervisor of the run can be hit: it is
-// held by descriptor before its lock, which ends with it, is looked at again.
+// held by descriptor before its lock and its time of start are looked at again.
 func Kill(ctx context.Context, stateDir string, run artifact.Living, force bool) ([]event.Swept, error) {
 	p, err := openSupervisor(stateDir, run)
 	if err != nil {
@@ -57,7 +57,7 @@ func openSupervisor(stateDir string, run artifact.Living) (*process, error) {
 		return nil, fmt.Errorf("watching the supervisor of run %s: %w", run.Run, err)
 	}
 	p := &process{fd: fd}
-	if err := artifact.CheckLiving(stateDir, run.Run); err != nil {
+	if err := artifact.CheckSupervisor(stateDir, run); err != nil {
 		p.close()
 		return nil, err
 	}
