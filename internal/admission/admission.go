@@ -14,6 +14,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/store"
 	"github.com/fractalboxdev/sbx/internal/ticket"
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 // Codes of refusals.
@@ -254,7 +255,7 @@ func (a *Admission) Beat(ctx context.Context) {
 			case <-a.beats:
 				return
 			case now := <-tick.C:
-				a.missed = a.lease.Beat(ctx, now, now.Add(Life))
+				a.missed = trap.Call(func() error { return a.lease.Beat(ctx, now, now.Add(Life)) })
 			}
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/class"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/store"
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 // beginStore has the store opened while the grant is derived. One that lies where the
@@ -23,7 +24,10 @@ func (f *fence) beginStore() error {
 	if f.o.Store == nil {
 		return errors.New("opening the store: the caller has none")
 	}
-	go f.o.Store() //nolint:errcheck // whoever needs it asks again
+	trap.Trap(f.faults.catch).Go(func() {
+		_ = fault("go/store", 0)
+		_, _ = f.o.Store() // whoever needs it asks again
+	})
 	return nil
 }
 
@@ -73,6 +77,8 @@ func (f *fence) admit(ctx context.Context) error {
 	}
 	rules := f.o.Pools.For(f.class())
 	if rules.Queue {
+		f.faults.pause()
+		defer f.faults.resume()
 		var stop func()
 		ctx, stop = signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
 		defer stop()
@@ -96,12 +102,12 @@ func (f *fence) tidyStore() {
 }
 
 // release gives the slot back and checks that the store says so.
-func (f *fence) release(ctx context.Context) {
+func (f *fence) release() {
 	if f.admission == nil {
 		return
 	}
 	if f.tidy != nil {
 		f.tidy.Stop()
 	}
-	f.check("lease released", f.admission.Release(ctx))
+	f.part("lease released", f.admission.Release)
 }

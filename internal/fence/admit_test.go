@@ -79,7 +79,7 @@ func TestVector35_TheRunnerGetsNothingWithoutTheTicket(t *testing.T) {
 	} {
 		f := &fence{id: "r1", admission: a, o: Options{Class: class.Task}}
 		runner := runnerSide(t, f)
-		r, ok := errors.AsType[*event.Refusal](f.refusal(stepEnsure, f.sendSpec()))
+		r, ok := errors.AsType[*event.Refusal](f.refusal(stepEnsure, f.sendSpec(t.Context())))
 		if !ok || r.Kind != event.RefusedTicket || r.Code != code {
 			t.Errorf("%s: %+v", code, r)
 		}

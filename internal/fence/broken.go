@@ -4,10 +4,16 @@ package fence
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/proxy"
@@ -16,6 +22,57 @@ import (
 
 // breaks reports whether this run is to go without one of its walls.
 func breaks(what string) bool { return os.Getenv("SBX_BREAK") == what }
+
+// faultAt returns point and mode of SBX_BREAK=fault:POINT:MODE.
+func faultAt() (point, mode string) {
+	rest, ok := strings.CutPrefix(os.Getenv("SBX_BREAK"), "fault:")
+	if !ok {
+		return "", ""
+	}
+	at := strings.LastIndexByte(rest, ':')
+	return rest[:at], rest[at+1:]
+}
+
+// fault makes its point fail, where it is the one that was asked for.
+func fault(point string, runner int) error {
+	asked, mode := faultAt()
+	if asked != point {
+		return nil
+	}
+	switch mode {
+	case "error":
+		return errors.New("an injected fault at " + point)
+	case "panic":
+		panic("an injected fault at " + point)
+	case "hang":
+		time.Sleep(time.Hour)
+	case "kill":
+		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+		time.Sleep(time.Hour)
+	case "stop": // the test does something, and lets it go on
+		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+	case "runner":
+		_ = unix.Kill(runner, unix.SIGKILL)
+	}
+	return nil
+}
+
+// patience is short where a test waits for something that hangs.
+func patience(limit time.Duration) time.Duration {
+	if _, mode := faultAt(); mode == "hang" {
+		return min(limit, 3*time.Second)
+	}
+	return limit
+}
+
+// brokenLog is what the command writes on its way into the log.
+func brokenLog(log func(int) io.Writer) func(int) io.Writer {
+	return func(fd int) io.Writer { return io.MultiWriter(faultyWriter{}, log(fd)) }
+}
+
+type faultyWriter struct{}
+
+func (faultyWriter) Write(b []byte) (int, error) { return len(b), fault("go/output", 0) }
 
 // brokenPack leaves the run's CA out.
 func brokenPack(p trust.Pack) trust.Pack {

@@ -18,6 +18,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/handshake"
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 // message is one message of the runner, or its end.
@@ -28,11 +29,12 @@ type message struct {
 
 // receive passes the runner's messages on until it is gone.
 func (f *fence) receive() {
-	defer close(f.inbox)
+	_ = fault("go/receive", f.o.Self.Runner)
 	for {
 		m, err := f.conn.Receive()
 		f.inbox <- message{m, err}
 		if err != nil && m.Kind != handshake.Failed {
+			close(f.inbox)
 			return
 		}
 	}
@@ -41,8 +43,11 @@ func (f *fence) receive() {
 // prove waits for the init's word and the gate's own records of both probes. It
 // also takes over the pty, which comes first.
 func (f *fence) prove() error {
-	for m := range f.inbox {
+	for {
+		m, ok := f.next()
 		switch {
+		case !ok:
+			return handshake.ErrClosed
 		case m.err != nil:
 			return m.err
 		case m.Kind == msgStarted:
@@ -61,7 +66,15 @@ func (f *fence) prove() error {
 			return fmt.Errorf("proving the floor: the runner said %q", m.Kind)
 		}
 	}
-	return handshake.ErrClosed
+}
+
+// next is the runner's next message; none comes where nobody listens any more.
+func (f *fence) next() (m message, ok bool) {
+	select {
+	case m, ok = <-f.inbox:
+	case <-f.faults.fell:
+	}
+	return m, ok
 }
 
 // watchInit opens the init by its pid: its end is the end of everything inside, and
@@ -79,7 +92,8 @@ func (f *fence) watchInit(m message) error {
 
 // apply swaps the floor for the grant, once, and lets the command start.
 func (f *fence) apply(ctx context.Context) error {
-	f.streams.Start(f.run.Stream)
+	f.streams.Trap = f.faults.catch
+	f.streams.Start(brokenLog(f.run.Stream))
 	if _, err := f.ready(); err != nil {
 		return err
 	}
@@ -95,9 +109,9 @@ func (f *fence) apply(ctx context.Context) error {
 		return err
 	}
 	f.receipt.Applied = append(f.applied(), interception(f.derived.Grant)...)
-	go f.prepareReceipt()
+	trap.Trap(f.faults.catch).Go(f.prepareReceipt)
 	f.admission.Beat(context.Background()) // until the release
-	f.tidy = time.AfterFunc(tidyAfter, f.tidyStore)
+	f.tidy = time.AfterFunc(tidyAfter, func() { defer trap.Trap(f.faults.catch).Catch(); f.tidyStore() })
 	if err := f.conn.LimitReceive(time.Time{}); err != nil {
 		return err
 	}
@@ -105,12 +119,16 @@ func (f *fence) apply(ctx context.Context) error {
 		return err
 	}
 	f.launched = true
+	if err := fault("apply-grant/launched", f.o.Self.Runner); err != nil {
+		return err
+	}
 	f.streams.Resize() // the window may have changed since its size was looked at
 	return f.conn.Send(msgGo, nil)
 }
 
 // prepareReceipt does what the receipt will need, while the command runs.
 func (f *fence) prepareReceipt() {
+	_ = fault("go/prepare", 0)
 	f.digest()
 	_, _ = json.Marshal(event.Receipt{Applied: []event.Measure{{}}, Steps: []event.Step{{}}, Revoke: []event.Check{{}}})
 }
@@ -201,6 +219,8 @@ func (f *fence) wait(ctx context.Context) error {
 		case <-w.empty:
 			w.exited(unix.WaitStatus(unix.SIGKILL))
 			return nil
+		case <-f.faults.fell:
+			return nil // the step says it
 		}
 	}
 }

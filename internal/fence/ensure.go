@@ -24,6 +24,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/proxy"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/stdio"
+	"github.com/fractalboxdev/sbx/internal/trap"
 	"github.com/fractalboxdev/sbx/internal/trust"
 )
 
@@ -41,50 +42,40 @@ const startLimit = 60 * time.Second
 // runner gets its specification as early as possible: starting the container takes
 // longer than all the rest, which is made meanwhile.
 func (f *fence) ensure(ctx context.Context) error {
-	facts, who, err := f.look() // while the store is being opened
-	if err != nil {
-		return err
+	for _, part := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"host", f.lookAtHost}, {"ticket", f.admit}, {"position", f.settlePosition}, {"records", f.openRecords}, {"rollout", f.beginObserved}, {"limits", f.makeLimits},
+		{"plan", f.plan}, {"spec", f.sendSpec}, {"network", f.makeNetwork}, {"listen", f.listen},
+	} {
+		if err := fault(stepEnsure+"/"+part.name, f.o.Self.Runner); err != nil {
+			return err
+		}
+		if err := part.do(ctx); err != nil {
+			return err
+		}
 	}
-	if err := f.admit(ctx); err != nil {
-		return err
-	}
-	if err := f.settlePosition(ctx); err != nil {
-		return err
-	}
-	if err := f.conn.LimitReceive(time.Now().Add(startLimit)); err != nil {
-		return err
-	}
-	f.planLimits()
-	if err := f.openRecords(); err != nil {
-		return err
-	}
-	if err := f.beginObserved(ctx); err != nil {
-		return err
-	}
-	if err := f.makeLimits(); err != nil {
-		return err
-	}
-	if err := f.plan(facts, who); err != nil {
-		return err
-	}
-	probes, err := newProbes()
-	if err != nil {
-		return err
-	}
-	f.spec.Probe = probes.plan()
-	if err := f.sendSpec(); err != nil {
-		return err
-	}
+	return nil
+}
+
+// lookAtHost reads the host's facts, while the store is being opened.
+func (f *fence) lookAtHost(context.Context) (err error) {
+	f.facts, f.who, err = f.look()
+	return err
+}
+
+// makeNetwork makes the servers of the sandbox's way out, and the files that only this
+// run has.
+func (f *fence) makeNetwork(context.Context) error {
 	ca, err := pki.NewAuthority(time.Now())
 	if err != nil {
 		return err
 	}
-	f.network = newNetwork(f.o, f.id, f.run, ca, probes, proxy.Config{Credentials: f.proxyCredentials(), Position: f.o.Position})
-	files, err := f.trust(ca.CertificatePEM())
-	if err != nil {
-		return err
-	}
-	return f.listen(ctx, files)
+	f.network = newNetwork(f.o, f.id, f.run, ca, f.probes, proxy.Config{Credentials: f.proxyCredentials(), Position: f.o.Position})
+	f.network.trap = f.faults.catch
+	f.runFiles, err = f.trust(ca.CertificatePEM())
+	return err
 }
 
 // trust makes the two certificate files of the run, and has the roots for upstream
@@ -111,7 +102,13 @@ func (f *fence) trust(runCA []byte) (map[string][]byte, error) {
 	return map[string][]byte{caPath: pack.CA, bundlePath: pack.Bundle}, err
 }
 
-func (f *fence) openRecords() (err error) {
+// openRecords begins what is recorded. From here the start has its limit: before, it
+// may have waited for a slot.
+func (f *fence) openRecords(context.Context) (err error) {
+	if err := f.conn.LimitReceive(time.Now().Add(patience(startLimit))); err != nil {
+		return err
+	}
+	f.planLimits()
 	f.run, err = artifact.Open(artifact.Options{
 		StateDir: f.o.StateDir, RunID: f.id, Started: f.receipt, OnDenial: f.denied, Redact: f.redactor, Grace: f.o.Grace, Replay: f.o.Key != "",
 	})
@@ -141,7 +138,11 @@ func (f *fence) denied(d event.Denial) {
 
 // plan fills in the specification from the host's facts and the grant, and opens
 // the command's streams.
-func (f *fence) plan(facts sandbox.Facts, who identity) error {
+func (f *fence) plan(context.Context) (err error) {
+	if f.probes, err = newProbes(); err != nil {
+		return err
+	}
+	facts, who := f.facts, f.who
 	caches, err := f.caches(facts)
 	if err != nil {
 		return err
@@ -154,7 +155,8 @@ func (f *fence) plan(facts sandbox.Facts, who identity) error {
 	if err := f.makeOutbox(who); err != nil {
 		return err
 	}
-	f.spec, f.facts = f.describe(facts, who, caches), facts
+	f.spec = f.describe(facts, who, caches)
+	f.spec.Probe = f.probes.plan()
 	f.boundSpec(&f.spec)
 	if err := f.checkExposed(); err != nil {
 		return err
@@ -332,7 +334,7 @@ func (f *fence) openStreams(who identity) error {
 
 // sendSpec gives the runner what to start. Without the ticket of this very run
 // nothing is sent, and so nothing starts.
-func (f *fence) sendSpec() error {
+func (f *fence) sendSpec(context.Context) error {
 	if err := f.admission.Check(f.id, "", f.class()); err != nil {
 		return err
 	}
@@ -358,7 +360,7 @@ func inMemory(name string, content []byte) (*os.File, error) {
 
 // listen takes the runner's listeners, serves them at the floor, and says so,
 // with the files that only this run has.
-func (f *fence) listen(ctx context.Context, files map[string][]byte) error {
+func (f *fence) listen(ctx context.Context) error {
 	listeners, err := f.conn.Expect(msgListeners)
 	if err != nil {
 		return f.runnerError(err)
@@ -366,10 +368,10 @@ func (f *fence) listen(ctx context.Context, files map[string][]byte) error {
 	if err := f.network.serve(listeners.Files); err != nil {
 		return err
 	}
-	if err := f.sendServing(files); err != nil {
+	if err := f.sendServing(f.runFiles); err != nil {
 		return f.runnerError(err)
 	}
-	go f.receive()
+	trap.Trap(f.faults.catch).Go(f.receive)
 	return ctx.Err()
 }
 

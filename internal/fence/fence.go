@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +27,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/stdio"
 	"github.com/fractalboxdev/sbx/internal/store"
 	"github.com/fractalboxdev/sbx/internal/ticket"
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 // Names of the steps in receipts and refusals.
@@ -45,9 +45,11 @@ const (
 	stepApply    = "apply-grant"
 	stepRun      = "run"
 	stepKill     = "kill"
+	stepLateKill = "late-kill" // where the first did not succeed
 	stepSetAside = "set-aside"
 	stepCollect  = "collect"
 	stepRevoke   = "revoke"
+	stepReceipt  = "receipt"
 )
 
 // fence is one pass. Its methods are the steps, in the order of Run.
@@ -61,16 +63,20 @@ type fence struct {
 	target  *artifact.Target
 	conn    *handshake.Conn
 	network *network
-	streams *stdio.Streams
-	spec    sandbox.Spec
-	facts   sandbox.Facts
-	inbox   chan message
-	reaped  chan struct{} // closed when the runner is collected
-	signals chan os.Signal
-	roots   func() (*x509.CertPool, error)
-	ready   func() (struct{}, error) // what has to be done before the command starts
-	init    *process                 // the sandbox's PID 1, as soon as there is one
-	limits  limits
+	probes  *probes
+	// runFiles are shown inside and belong to this run alone: content by path.
+	runFiles map[string][]byte
+	streams  *stdio.Streams
+	spec     sandbox.Spec
+	facts    sandbox.Facts
+	who      identity
+	inbox    chan message
+	reaped   chan struct{} // closed when the runner is collected
+	signals  chan os.Signal
+	roots    func() (*x509.CertPool, error)
+	ready    func() (struct{}, error) // what has to be done before the command starts
+	init     *process                 // the sandbox's PID 1, as soon as there is one
+	limits   limits
 
 	paths    sandbox.Paths
 	pathsErr error
@@ -96,13 +102,17 @@ type fence struct {
 
 	secrets  []heldSecret
 	redactor *secret.Redactor
+
+	faults *faults
+	dead   bool // everything inside, as was seen
+	hung   bool // a part of the teardown was given up, and may still use what it had
 }
 
 // Run takes one command through the fence. It always returns an outcome with a
 // receipt; a refusal is in the receipt's result.
 func Run(ctx context.Context, o Options) Outcome {
 	now := time.Now().UTC()
-	f := &fence{o: o, id: artifact.NewID(now), inbox: make(chan message, 16)}
+	f := &fence{o: o, id: artifact.NewID(now), inbox: make(chan message, 16), faults: newFaults()}
 	f.receipt = event.Receipt{
 		Run: f.id, Version: o.Version, Consumer: o.Consumer, Position: o.Position.String(),
 		Command: o.Argv, Workdir: o.Workdir, StartedAt: now, AddressGuard: "local",
@@ -112,10 +122,37 @@ func Run(ctx context.Context, o Options) Outcome {
 	if o.WithParent {
 		f.endWithParent()
 	}
-	f.beginSurvey()
-	err := f.pass(ctx)
-	defer f.awaitRunner()
-	return f.settle(f.finish(err))
+	return watched(o, f.receipt, f.faults, func() Outcome {
+		err := f.pass(ctx)
+		defer f.awaitRunner()
+		return f.end(err)
+	})
+}
+
+// end closes the records. A panic there is the last thing that can go wrong: the sweep
+// of the next run finds the records as they are.
+func (f *fence) end(err error) (out Outcome) {
+	fault := trap.Call(func() error {
+		if err == nil {
+			err = f.faultRefusal()
+		}
+		out = f.settle(f.finish(err))
+		return nil
+	})
+	if fault != nil {
+		r, _ := errors.AsType[*event.Refusal](f.refusal(stepReceipt, fault))
+		f.receipt.Result.Exit, f.receipt.Result.Refusal = ExitRefused, r
+		out = Outcome{Receipt: f.receipt, Exit: ExitRefused}
+	}
+	return out
+}
+
+// faultRefusal is for a goroutine that fell after the last step of the pass.
+func (f *fence) faultRefusal() error {
+	if fault := f.faults.fallen(); fault != nil {
+		return f.refusal(stepRevoke, fault)
+	}
+	return nil
 }
 
 // catchSignals takes the signals that go on to the command, from the start: one that
@@ -150,7 +187,7 @@ func (f *fence) pass(ctx context.Context) error {
 		if s.when != nil && !s.when() {
 			continue
 		}
-		if err := f.step(s.name, s.do); err != nil || f.answered != nil {
+		if err := f.step(s.name, limitOf(s.name), f.faults.noticed(s, f.o.Self.Runner)); err != nil || f.answered != nil {
 			return err
 		}
 	}
@@ -183,16 +220,18 @@ func (f *fence) order(ctx context.Context) []passStep {
 	}
 }
 
-// step runs one step and notes it in the receipt. Its error becomes a refusal of
-// the kind that the step stands for.
-func (f *fence) step(name string, do func() error) error {
+// step runs one step and notes it in the receipt. Its error, or its panic, becomes a
+// refusal of the kind that the step stands for. limit is for the watch over it, 0 for none.
+func (f *fence) step(name string, limit time.Duration, do func() error) error {
+	f.faults.enter(name, limit)
 	started := time.Now()
-	err := do()
+	err := trap.Call(do)
 	s := event.Step{Name: name, StartedAt: started.UTC(), Duration: time.Since(started), OK: err == nil}
 	if err != nil {
 		s.Detail = err.Error()
 		err = f.refusal(name, err)
 	}
+	f.faults.leave(s)
 	f.receipt.Steps = append(f.receipt.Steps, s)
 	return err
 }
@@ -227,6 +266,10 @@ func (f *fence) refusal(step string, err error) error {
 	}
 	if h, ok := errors.AsType[*handshake.Failure](err); ok {
 		r.Message, r.Next = explainFailure(h)
+	}
+	if p, ok := errors.AsType[*trap.Panic](err); ok {
+		r.Kind, r.Code, r.Message = event.RefusedSandbox, codePanic, "sbx itself failed: "+p.Error()
+		r.Next = "everything was taken back as far as the receipt says; please report this fault of sbx, with its place"
 	}
 	if r.Kind == event.RefusedSandbox && r.Next == "" {
 		r.Next = seeDoctor
@@ -284,6 +327,7 @@ func (f *fence) checkCommand() error {
 		return err
 	}
 	f.conn = conn
+	f.beginSurvey()
 	if err := f.beginStore(); err != nil {
 		return err
 	}
@@ -332,9 +376,6 @@ func (f *fence) sweep(ctx context.Context) error {
 	swept, err := artifact.Sweep(f.o.StateDir, lookAfter)
 	for i := range swept {
 		sweepGroups(ctx, &swept[i])
-	}
-	if slices.ContainsFunc(swept, func(s event.Swept) bool { return len(s.SetAside) > 0 }) {
-		f.beginSurvey() // what was found may not be there any more
 	}
 	f.receipt.Swept = swept
 	if len(swept) > 0 {
@@ -389,7 +430,7 @@ func (f *fence) finish(err error) Outcome {
 	if err := f.keep(); err != nil {
 		f.receipt.Result.Exit = ExitRefused
 		f.receipt.Result.Refusal = &event.Refusal{
-			Kind: event.RefusedSandbox, Name: f.id, Step: "receipt", Message: err.Error(), Cause: err,
+			Kind: event.RefusedSandbox, Name: f.id, Step: stepReceipt, Message: err.Error(), Cause: err,
 		}
 	} else if f.target != nil {
 		out.Dir = f.target.Path()
@@ -402,6 +443,9 @@ func (f *fence) finish(err error) Outcome {
 // keep writes the receipt and copies the records to where the caller wants them.
 func (f *fence) keep() error {
 	defer f.run.Close()
+	if err := fault(stepReceipt, f.o.Self.Runner); err != nil {
+		return err
+	}
 	if err := f.run.Finish(f.receipt); err != nil {
 		return fmt.Errorf("writing the receipt: %w", err)
 	}

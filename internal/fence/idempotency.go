@@ -272,6 +272,8 @@ const lookEvery = 20 * time.Millisecond
 // the next look at the store tells.
 func (f *fence) follow(ctx context.Context, running *store.Following) error {
 	f.followed = running.Call.Run
+	f.faults.pause()
+	defer f.faults.resume()
 	if f.o.OnJoin != nil {
 		f.o.OnJoin(f.followed)
 	}
@@ -342,8 +344,9 @@ func (f *fence) settle(out Outcome) Outcome {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), teardownLimit)
 	defer cancel()
-	var err error
+	err := fault("settle", f.o.Self.Runner)
 	switch {
+	case err != nil:
 	case f.commandEnded:
 		var text []byte
 		if text, err = json.Marshal(out.Receipt); err == nil {

@@ -102,7 +102,7 @@ func countsByNamespace() bool {
 
 // makeLimits makes the groups, and refuses the run where a required limit cannot be
 // held. Their directories stand in the run's records already.
-func (f *fence) makeLimits() error {
+func (f *fence) makeLimits(context.Context) error {
 	if len(f.limits.plan.Dirs()) > 0 {
 		f.limits.group, f.limits.failed = f.limits.plan.Make()
 	}
@@ -226,15 +226,19 @@ func (f *fence) noRoom() error {
 }
 
 // leaveGroups reads what the kernel counted and removes the groups.
-func (f *fence) leaveGroups(ctx context.Context) {
+func (f *fence) leaveGroups() {
 	g := f.limits.group
 	if g == nil {
 		return
 	}
-	f.hit(class.Memory, g.Killed(), "the kernel killed %d of its processes")
-	f.hit(class.Processes, g.Refused(), "%d processes were not started")
-	f.hit(class.CPU, g.Throttled(), "it waited for processors in %d periods of 100 ms")
-	f.check("cgroups removed", g.Remove(ctx))
+	var killed, refused, throttled int
+	f.part("cgroups removed", func(ctx context.Context) error {
+		killed, refused, throttled = g.Killed(), g.Refused(), g.Throttled()
+		return g.Remove(ctx)
+	})
+	f.hit(class.Memory, killed, "the kernel killed %d of its processes")
+	f.hit(class.Processes, refused, "%d processes were not started")
+	f.hit(class.CPU, throttled, "it waited for processors in %d periods of 100 ms")
 }
 
 // hit notes that a limit was reached.

@@ -20,6 +20,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/pki"
 	"github.com/fractalboxdev/sbx/internal/proxy"
 	"github.com/fractalboxdev/sbx/internal/resolver"
+	"github.com/fractalboxdev/sbx/internal/trap"
 	"github.com/fractalboxdev/sbx/internal/upstream"
 )
 
@@ -42,6 +43,7 @@ type network struct {
 	run       string
 	position  proxy.Position
 	observe   func(event.Request)
+	trap      trap.Trap // of the servers' goroutines
 	lost      atomic.Int64
 	servers   sync.WaitGroup
 }
@@ -76,6 +78,9 @@ func (n *network) nameOf(a netip.Addr) (string, bool) {
 func (n *network) Record(r event.Request) error {
 	if n.probes.seen(r) {
 		return nil
+	}
+	if err := fault("go/request", 0); err != nil {
+		return err
 	}
 	if err := n.log.Record(r); err != nil {
 		return err
@@ -121,7 +126,7 @@ func (n *network) serveStream(f *os.File, serve func(net.Listener) error) error 
 	if err != nil {
 		return fmt.Errorf("serving %s: %w", f.Name(), err)
 	}
-	n.servers.Go(func() { _ = serve(l) })
+	n.servers.Go(func() { defer n.trap.Catch(); _ = fault("go/serve", 0); _ = serve(l) })
 	return nil
 }
 
@@ -134,7 +139,7 @@ func (n *network) serveDatagrams(f *os.File) error {
 	if err != nil {
 		return fmt.Errorf("serving %s: %w", f.Name(), err)
 	}
-	n.servers.Go(func() { _ = n.resolver.ServeUDP(c) })
+	n.servers.Go(func() { defer n.trap.Catch(); _ = n.resolver.ServeUDP(c) })
 	return nil
 }
 
@@ -149,8 +154,10 @@ func (n *network) readPackets(f *os.File) {
 	n.packets = os.NewFile(uintptr(fd), "packet-log")
 	known := map[netns.Packet]bool{}
 	n.servers.Go(func() {
+		defer n.trap.Catch()
 		_ = netns.ReadPackets(n.packets, func(p netns.Packet) {
 			if len(known) < maxDestinations && !known[p] {
+				_ = fault("go/packets", 0)
 				known[p] = true
 				_ = n.log.Record(refusedPacket(n.run, p))
 			}

@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -221,8 +222,11 @@ func (f *fence) makeOutbox(who identity) error {
 
 // setAside looks for what the command left for programs outside to run or obey.
 func (f *fence) setAside() error {
+	survey, begun := f.survey, event.Receipt{StartedAt: f.receipt.StartedAt}
 	archive := &project.Archive{Open: f.run.Aside, Mask: f.redactor.Bytes}
-	result, err := closing(f.survey, f.id, f.receipt, archive)
+	result, err := bounded(f, stepSetAside, filesLimit, func(context.Context) (event.Aside, error) {
+		return closing(survey, f.id, begun, archive)
+	})
 	f.receipt.Aside = result
 	if (len(result.AsidePaths()) > 0 || len(result.Replaced) > 0) && f.o.OnSetAside != nil {
 		f.o.OnSetAside(result, filepath.Join(f.run.Dir(), artifact.AsideFile))
@@ -262,6 +266,6 @@ func closing(s project.Survey, run string, receipt event.Receipt, archive *proje
 
 // collect takes over what the command left in $SBX_ARTIFACTS.
 func (f *fence) collect() (err error) {
-	f.receipt.Collected, err = f.run.Collect()
+	f.receipt.Collected, err = bounded(f, stepCollect, filesLimit, func(context.Context) (*event.Collected, error) { return f.run.Collect() })
 	return err
 }

@@ -16,28 +16,41 @@ import (
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 )
 
-// teardownLimit is how long kill and revoke may take together. It is their own: a
+// teardownLimit is how long each part of kill and revoke may take. It is their own: a
 // cancelled run is torn down all the same.
 const teardownLimit = 10 * time.Second
 
 // revoke is kill, then revoke, on every path. A failed kill never skips the revoke,
 // and each check stands for something that was looked at.
 func (f *fence) revoke() {
-	ctx, cancel := context.WithTimeout(context.Background(), teardownLimit)
-	defer cancel()
-	f.timed(stepKill, func() error { return f.kill(ctx) })
-	if f.init != nil {
-		f.timed(stepSetAside, f.setAside)
-		f.timed(stepCollect, f.collect)
+	f.timed(stepKill, f.killAndSee)
+	dead := f.dead
+	if dead {
+		f.lookThrough()
 	}
-	f.closeSurvey()
-	f.timed(stepRevoke, func() error { return f.floor(ctx) })
+	f.timed(stepRevoke, f.floor)
+	if !dead {
+		f.timed(stepLateKill, f.killLate)
+		if f.dead {
+			f.lookThrough()
+		}
+	}
+	if !f.hung { // else something still uses it
+		_, _ = bounded(f, "survey", teardownLimit, func(context.Context) (struct{}, error) { f.closeSurvey(); return struct{}{}, nil })
+	}
 }
 
+// timed is a step of the teardown. What goes wrong in it stands among the checks.
 func (f *fence) timed(name string, do func() error) {
-	if err := f.step(name, do); err != nil {
+	if err := f.step(name, 0, do); err != nil {
 		f.check(name, err)
 	}
+}
+
+// part is one thing that the revoke takes back, and looks at.
+func (f *fence) part(what string, do func(context.Context) error) {
+	_, err := bounded(f, stepRevoke+"/"+what, teardownLimit, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
+	f.check(what, err)
 }
 
 func (f *fence) check(what string, err error) {
@@ -46,6 +59,39 @@ func (f *fence) check(what string, err error) {
 		c.Detail = err.Error()
 	}
 	f.receipt.Revoke = append(f.receipt.Revoke, c)
+}
+
+// lookThrough takes over what the command left, now that nothing of it moves any more.
+func (f *fence) lookThrough() {
+	if f.init == nil {
+		return // nothing ran
+	}
+	f.timed(stepSetAside, f.setAside)
+	f.timed(stepCollect, f.collect)
+}
+
+func (f *fence) killAndSee() error {
+	_, err := bounded(f, stepKill, teardownLimit, func(ctx context.Context) (struct{}, error) { return struct{}{}, f.kill(ctx) })
+	f.dead = err == nil
+	if f.init != nil {
+		f.check(nobodyInside, err)
+	}
+	return err
+}
+
+const nobodyInside = "pid namespace empty"
+
+// killLate looks again after the revoke: what the kill could not end went with the
+// runner, on which the init depends.
+func (f *fence) killLate() error {
+	_, err := bounded(f, stepLateKill, teardownLimit, func(ctx context.Context) (struct{}, error) {
+		if err := f.endRunner(); err != nil || f.init == nil {
+			return struct{}{}, err
+		}
+		return struct{}{}, f.init.await(ctx)
+	})
+	f.dead = err == nil
+	return err
 }
 
 // kill ends everything in the run's namespaces. The kernel lets the init go only
@@ -70,7 +116,6 @@ func (f *fence) kill(ctx context.Context) error {
 	if err != nil {
 		err = errors.Join(f.endRunner(), f.init.await(ctx))
 	}
-	f.check("pid namespace empty", err)
 	return err
 }
 
@@ -80,37 +125,50 @@ const runnerLimit = 3 * time.Second
 
 // endRunner makes sure of the runner; whatever it held ends with it.
 func (f *fence) endRunner() error {
-	if err := unix.Kill(f.o.Self.Runner, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+	return killRunner(f.o.Self.Runner)
+}
+
+func killRunner(pid int) error {
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("killing the runner: %w", err)
 	}
 	return nil
 }
 
 // floor takes the grant back and looks at what is left of it.
-func (f *fence) floor(ctx context.Context) error {
+func (f *fence) floor() error {
 	if f.conn != nil {
 		_ = f.conn.Close() // the runner ends while the rest is taken back
 	}
 	f.reapRunner()
-	f.leaveGroups(ctx)
-	if n := f.network; n != nil {
-		f.closeNetwork(ctx, n)
+	f.leaveGroups()
+	if f.network != nil {
+		f.closeNetwork(f.network)
 	}
-	f.release(ctx)
+	f.release()
+	f.part("no mounts left", noMounts)
 	if f.streams != nil {
 		// Last: it waits for whoever reads the caller's pipes, and nothing is open any more.
 		f.stream(f.streams.Finish())
 	}
-	return f.checkMounts()
+	return nil
 }
 
-func (f *fence) closeNetwork(ctx context.Context, n *network) {
-	n.proxy.Floor()
-	f.check("policy is the floor", unless(!n.proxy.Applied(), "the grant is still applied"))
-	n.recordUnconnected(f.derived.Grant.Policy())
-	f.check("listeners closed", n.close(ctx))
-	n.authority.Destroy()
-	f.check("certificate authority's key released", unless(n.authority.Destroyed(), "the key is still there"))
+func (f *fence) closeNetwork(n *network) {
+	f.part("policy is the floor", func(context.Context) error {
+		n.proxy.Floor()
+		return unless(!n.proxy.Applied(), "the grant is still applied")
+	})
+	policy := f.derived.Grant.Policy()
+	f.part("listeners closed", func(ctx context.Context) error {
+		err := n.close(ctx)
+		n.recordUnconnected(policy)
+		return err
+	})
+	f.part("certificate authority's key released", func(context.Context) error {
+		n.authority.Destroy()
+		return unless(n.authority.Destroyed(), "the key is still there")
+	})
 	if n.dialer.Delegated() {
 		f.receipt.AddressGuard = "delegated"
 	}
@@ -141,6 +199,9 @@ const promptly = 200 * time.Millisecond
 // awaitRunner is the last thing of a run. A runner that is stopped or hangs holds
 // nothing any more and is ended.
 func (f *fence) awaitRunner() {
+	if f.reaped == nil {
+		f.reapRunner() // the revoke did not come to it
+	}
 	limit := time.After(runnerLimit)
 	look := time.After(promptly)
 	for {
@@ -164,14 +225,13 @@ func (f *fence) awaitRunner() {
 	}
 }
 
-// checkMounts looks for mounts of the run in the caller's own mount table. The
+// noMounts looks for mounts of the run in the caller's own mount table. The
 // runner, which holds the only ones, is on its way out.
-func (f *fence) checkMounts() error {
+func noMounts(context.Context) error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err == nil && bytes.Contains(table, []byte(sandbox.MountMark)) {
 		err = errors.New("a mount of a sandbox is in the caller's mount table")
 	}
-	f.check("no mounts left", err)
 	return err
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/sandbox/notify"
 	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 // The messages between supervisor and runner, in the order of a run.
@@ -46,7 +47,7 @@ func Runner(self stage.Self) int {
 		return 125 // the supervisor sees its end closed
 	}
 	r := &runner{self: self, conn: conn}
-	if err := r.run(); err != nil {
+	if err := trap.Call(r.run); err != nil {
 		if !errors.Is(err, handshake.ErrClosed) {
 			_ = r.conn.Send(handshake.Failed, failure(err).Encode())
 		}
@@ -84,6 +85,9 @@ type runner struct {
 }
 
 func (r *runner) run() error {
+	if err := fault("runner/prepare", 0); err != nil {
+		return err
+	}
 	builder, err := r.prepare()
 	if err != nil {
 		return err
@@ -104,7 +108,7 @@ func (r *runner) run() error {
 	if err != nil {
 		return err
 	}
-	if err := builder.Build(spec); err != nil {
+	if err := errors.Join(fault("runner/mounts", 0), builder.Build(spec)); err != nil {
 		return &step{"mount-tree", err}
 	}
 	// Starting the container is mostly waiting for its init: the rest is made meanwhile.
@@ -119,14 +123,14 @@ func (r *runner) run() error {
 	if err != nil {
 		return err
 	}
-	if err := r.conn.Send(msgStarted, handshake.Int(r.container.PID())); err != nil {
+	if err := errors.Join(fault("runner/started", 0), r.conn.Send(msgStarted, handshake.Int(r.container.PID()))); err != nil {
 		return err
 	}
 	r.sockets = socketRules(r.container.PID(), spec.Mapping, builder.Sockets())
 	if err := r.container.SendPlan(spec, filter, notify.Check(r.container.PID())); err != nil {
 		return &step{"init", err}
 	}
-	go r.obey()
+	trap.Trap(r.fell).Go(r.obey)
 	return r.report()
 }
 
@@ -161,6 +165,9 @@ func (r *runner) makeRest(network func() (struct{}, error), userNamespaces bool)
 
 // openNetwork brings the namespace to the floor and hands the listeners up.
 func (r *runner) openNetwork() (struct{}, error) {
+	if err := fault("runner/network", 0); err != nil {
+		return struct{}{}, err
+	}
 	files, err := netns.Setup()
 	if err != nil {
 		return struct{}{}, err
@@ -227,7 +234,9 @@ func (r *runner) obey() {
 		}
 		switch m.Kind {
 		case msgGo:
-			err = r.container.Go()
+			if err = fault("runner/obey", 0); err == nil {
+				err = r.container.Go()
+			}
 		case msgSignal:
 			var s int
 			if s, err = m.Int(); err == nil {
@@ -241,6 +250,12 @@ func (r *runner) obey() {
 			r.end()
 		}
 	}
+}
+
+// fell says that a goroutine panicked, and ends the run.
+func (r *runner) fell(p *trap.Panic) {
+	_ = r.conn.Send(handshake.Failed, failure(&step{"runner", p}).Encode())
+	r.end()
 }
 
 func (r *runner) end() { r.kill.Do(func() { _ = r.container.Kill() }) }
@@ -272,7 +287,7 @@ func (r *runner) pass(e sandbox.Event) error {
 		defer e.File.Close()
 		return r.conn.Send(msgPty, nil, e.File)
 	case sandbox.EventAsks:
-		go r.answer(e.File)
+		trap.Trap(r.fell).Go(func() { r.answer(e.File) })
 	case sandbox.EventNoUnix:
 		return r.conn.Send(msgNoUnix, handshake.Int(int(e.Errno)))
 	case sandbox.EventProved:
@@ -331,6 +346,8 @@ func arrange(received []*os.File, stdio sandbox.Stdio) (out [3]*os.File, err err
 // it is asked.
 func async[T any](f func() (T, error)) func() (T, error) {
 	wait := sync.OnceValues(f)
-	go func() { _, _ = wait() }()
+	go func() {
+		_ = trap.Call(func() error { _, err := wait(); return err }) // whoever waits panics as well
+	}()
 	return wait
 }

@@ -201,7 +201,7 @@ func (c *Conn) Expect(kind string) (Message, error) {
 func (c *Conn) readHead(head []byte) ([]*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(maxFiles*4))
 	n, oobn, _, _, err := c.socket.ReadMsgUnix(head, oob)
-	if n == 0 && (err == nil || errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed)) {
+	if n <= 0 && (err == nil || errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed)) {
 		return nil, ErrClosed
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/secret"
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 // relayTCP carries a connection that a rule with protocol = "tcp" grants. The
@@ -160,7 +161,9 @@ type pair struct {
 // run copies both ways. An end is passed on as an end, an error as an error.
 func (p *pair) run(fromClient, fromServer io.Reader) error {
 	done := make(chan error, 1)
-	go func() { done <- p.copy(p.up, fromClient, &p.sent) }()
+	go func() {
+		done <- trap.Call(func() error { return p.copy(p.up, fromClient, &p.sent) })
+	}()
 	err := p.copy(p.c, fromServer, &p.received)
 	if err != nil {
 		// The server is gone: nothing that the client still says can be answered.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 // upConn is one HTTP/1 connection to an upstream. It writes the client's own
@@ -193,7 +195,9 @@ func (u *upload) begin() {
 	}
 	go func() {
 		defer close(u.done)
-		if !u.copy(u.c, u.o) {
+		good := false
+		fault := trap.Call(func() error { good = u.copy(u.c, u.o); return nil })
+		if fault != nil || !good {
 			u.c.kill()
 		}
 	}()

@@ -17,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/fractalboxdev/sbx/internal/egress"
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 // DefaultLimit bounds the names of one run; names are chosen by the code inside.
@@ -96,7 +97,7 @@ func (r *Resolver) serve(s *dns.Server) error {
 		return net.ErrClosed
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- s.ActivateAndServe() }()
+	go func() { failed <- trap.Call(s.ActivateAndServe) }()
 	select {
 	case <-started:
 		r.servers = append(r.servers, s)

@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 type inputKind int
@@ -21,7 +23,7 @@ const (
 
 // source feeds the command's stdin.
 type source interface {
-	start()
+	start(trap.Trap)
 	finish() // the command is dead: stop, and give back what it did not read
 }
 
@@ -108,7 +110,7 @@ func newCopy(from *os.File, file bool) (source, *os.File, error) {
 	return in, r, nil
 }
 
-func (in *copied) start() { in.pumping.Go(in.pump) }
+func (in *copied) start(t trap.Trap) { in.pumping.Go(func() { defer t.Catch(); in.pump() }) }
 
 // pump copies until the end of the file or of the command. A file is read at
 // explicit offsets, so that the caller's own offset stays until finish.

@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 // pumpBytes is the size of one copy.
@@ -43,6 +45,8 @@ func (r *Refused) Error() string {
 type Streams struct {
 	TTY, Null  [3]bool
 	Rows, Cols uint16
+	// Trap is told of faults of the goroutines that Start begins; set it before.
+	Trap trap.Trap
 
 	caller [3]*os.File
 	child  [3]*os.File // what the command gets, until Sent
@@ -168,18 +172,18 @@ func (s *Streams) Start(log func(fd int) io.Writer) {
 	for fd := 1; fd <= 2; fd++ {
 		if s.out[fd] != nil {
 			s.pumps.Add(1)
-			go s.pump(fd, s.out[fd], s.caller[fd], s.screen[fd])
+			s.Trap.Go(func() { s.pump(fd, s.out[fd], s.caller[fd], s.screen[fd]) })
 		}
 	}
 	if s.pty != nil {
 		s.pumps.Add(1)
-		go s.pump(1, s.pty, s.line.out.to, s.line.out)
+		s.Trap.Go(func() { s.pump(1, s.pty, s.line.out.to, s.line.out) })
 		if s.TTY[0] {
-			go s.typed()
+			s.Trap.Go(s.typed)
 		}
 	}
 	if s.in != nil {
-		s.in.start()
+		s.in.start(s.Trap)
 	}
 }
 

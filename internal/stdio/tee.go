@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 // teed mirrors the caller's pipe into one of sbx's own. Bytes are taken from the
@@ -46,7 +48,7 @@ func newTee(from *os.File) (source, *os.File, error) {
 	return t, r, nil
 }
 
-func (t *teed) start() { t.pumping.Go(t.pump) }
+func (t *teed) start(catch trap.Trap) { t.pumping.Go(func() { defer catch.Catch(); t.pump() }) }
 
 func (t *teed) pump() {
 	for t.waitFor(t.to, unix.POLLOUT) {

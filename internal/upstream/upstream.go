@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fractalboxdev/sbx/internal/egress"
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 // HostName is the name under which the host's own loopback servers are reached,
@@ -244,7 +245,8 @@ func (d *Dialer) lookup(ctx context.Context, name string) ([]netip.Addr, error) 
 func (d *Dialer) ask(ctx context.Context, name string, l *lookup) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	addrs, err := d.opts.Lookup(ctx, name)
+	var addrs []netip.Addr
+	err := trap.Call(func() (err error) { addrs, err = d.opts.Lookup(ctx, name); return err })
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l.addrs, l.err, l.at = addrs, err, d.opts.Clock()
@@ -325,8 +327,9 @@ func (d *Dialer) race(ctx context.Context, host egress.Host, addrs []netip.Addr,
 				next++
 				running++
 				go func() {
-					c, err := d.dialOne(ctx, host, addr, port, a)
-					results <- result{c, err}
+					var r result
+					r.err = trap.Call(func() (err error) { r.conn, err = d.dialOne(ctx, host, addr, port, a); return err })
+					results <- r
 				}()
 				timer.Reset(stagger)
 			}

@@ -1,0 +1,217 @@
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/trap"
+)
+
+// Codes of refusals for what goes wrong in sbx itself, all of kind event.RefusedSandbox.
+const (
+	codePanic = "panic"
+	codeHangs = "step-hangs"
+)
+
+// hangLimit is how long one step may take that waits for nobody but the host; the
+// steps that look through whole projects have filesLimit.
+const (
+	hangLimit  = 2 * time.Minute
+	filesLimit = 5 * time.Minute
+)
+
+// faults is what the supervisor's own goroutines did wrong, and what hangs. It is all
+// of a fence that more than one goroutine uses while a step runs.
+type faults struct {
+	once  sync.Once
+	first *trap.Panic
+	fell  chan struct{} // closed with the first panic
+	stuck chan string   // the step that hangs
+
+	mu    sync.Mutex
+	timer *time.Timer
+	limit time.Duration // of the step, counted anew after a pause
+	steps []event.Step  // as in the receipt, of the steps that are over
+}
+
+func newFaults() *faults {
+	return &faults{fell: make(chan struct{}), stuck: make(chan string, 1)}
+}
+
+// catch is the trap of every goroutine that the supervisor starts: the run ends at the
+// next look.
+func (x *faults) catch(p *trap.Panic) { x.once.Do(func() { x.first = p; close(x.fell) }) }
+
+// fallen returns the first panic of a goroutine.
+func (x *faults) fallen() error {
+	select {
+	case <-x.fell:
+		return x.first
+	default:
+		return nil
+	}
+}
+
+// noticed is a step that fails also when a goroutine fell meanwhile: what it says itself
+// only follows from that.
+func (x *faults) noticed(s passStep, runner int) func() error {
+	return func() error {
+		err := fault(s.name, runner)
+		if err == nil {
+			err = s.do()
+		}
+		if fell := x.fallen(); fell != nil {
+			return fell
+		}
+		return err
+	}
+}
+
+// enter begins the watch over a step; 0 is no limit.
+func (x *faults) enter(step string, limit time.Duration) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.timer, x.limit = nil, patience(limit)
+	if limit > 0 {
+		x.timer = time.AfterFunc(x.limit, func() { x.stuck <- step })
+	}
+}
+
+// leave ends the watch over a step.
+func (x *faults) leave(s event.Step) {
+	x.pause()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.steps = append(x.steps, s)
+}
+
+// pause suspends the watch: from here the step waits for somebody, and can be interrupted.
+func (x *faults) pause() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.timer != nil {
+		x.timer.Stop()
+	}
+}
+
+func (x *faults) resume() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.timer != nil {
+		x.timer.Reset(x.limit)
+	}
+}
+
+// limitOf is how long a step may take.
+func limitOf(step string) time.Duration {
+	switch step {
+	case stepRun:
+		return 0 // the command's own time
+	case stepStale:
+		return filesLimit
+	}
+	return hangLimit
+}
+
+// watched runs the pass beside the watch over it. A step that hangs is given up: what it
+// holds cannot be taken back while it holds it, but ends with this process.
+func watched(o Options, receipt event.Receipt, x *faults, pass func() Outcome) Outcome {
+	ended := make(chan Outcome, 1)
+	go func() { ended <- pass() }()
+	select {
+	case out := <-ended:
+		return out
+	case step := <-x.stuck:
+		return x.giveUp(o, receipt, step)
+	}
+}
+
+// giveUp kills everything inside and says what was not looked at. The records stay as
+// the next run's sweep wants to find them.
+func (x *faults) giveUp(o Options, receipt event.Receipt, step string) Outcome {
+	x.mu.Lock()
+	receipt.Steps = append([]event.Step{}, x.steps...)
+	x.mu.Unlock()
+	message := fmt.Sprintf("the step %s did not end within %s", step, patience(limitOf(step)))
+	receipt.Steps = append(receipt.Steps, event.Step{Name: step, StartedAt: time.Now().UTC(), Detail: message})
+	started := time.Now()
+	err := endForGood(o.Self.Runner)
+	receipt.Steps = append(receipt.Steps, event.Step{Name: stepKill, StartedAt: started.UTC(), Duration: time.Since(started), OK: err == nil})
+	dead := event.Check{What: "the sandbox's own process ended", Verified: err == nil}
+	if err != nil {
+		dead.Detail = err.Error()
+	}
+	receipt.Revoke = []event.Check{dead, {What: stepRevoke, Detail: "the step " + step + " hangs: what it holds ends with sbx, and the next run looks after the rest"}}
+	receipt.Result.Exit = ExitRefused
+	receipt.Result.Refusal = &event.Refusal{
+		Kind: event.RefusedSandbox, Code: codeHangs, Name: receipt.Run, Step: step, Message: message,
+		Next: "look whether a file system hangs, and try again: the next run looks after what this one left",
+	}
+	receipt.FinishedAt = time.Now().UTC()
+	return Outcome{Receipt: receipt, Exit: ExitRefused}
+}
+
+// endForGood kills the runner, and with it everything inside, and sees it end.
+func endForGood(runner int) error {
+	if runner == 0 {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(runner, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("watching the runner: %w", err), killRunner(runner))
+	}
+	p := &process{fd: fd}
+	defer p.close()
+	ctx, cancel := context.WithTimeout(context.Background(), runnerLimit)
+	defer cancel()
+	return errors.Join(p.kill(), p.await(ctx))
+}
+
+// lastLook is how much longer than its context a part of the teardown may take.
+const lastLook = time.Second
+
+// bounded runs one part of the teardown. One that hangs or panics must not keep the
+// rest from being taken back: it is an error, and left alone.
+func bounded[T any](f *fence, name string, limit time.Duration, do func(context.Context) (T, error)) (T, error) {
+	limit = patience(limit)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		r.err = trap.Call(func() error {
+			if err := fault(name, f.o.Self.Runner); err != nil {
+				return err
+			}
+			var err error
+			r.value, err = do(ctx)
+			return err
+		})
+		done <- r
+	}()
+	var r result
+	select {
+	case r = <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+	}
+	select {
+	case r = <-done:
+	case <-time.After(lastLook):
+		f.hung, r.err = true, fmt.Errorf("it did not end within %s", limit+lastLook)
+	}
+	return r.value, r.err
+}
