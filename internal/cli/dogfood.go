@@ -24,7 +24,8 @@ idempotency key, and make the same call once more, which has to be answered from
 receipt of the first. The repository is a small one that sbx serves itself, or with
 --repo a public one.
 
-The verdict is kept for this deployment, as that of the canary is.
+The verdict is kept for this deployment, as that of the canary is; with --repo only
+one that passed, and it is always made anew.
 
 Exit status: 0 passed; 1 failed, inconclusive or deferred; 125 sbx could not try.`
 
@@ -67,7 +68,7 @@ func (o *dogfoodOptions) run(ctx context.Context, e *environment) error {
 		return err
 	}
 	show := &canaryOptions{json: o.json}
-	if !o.fresh {
+	if !o.fresh && o.repo == "" {
 		known, err := deploy.Fresh(ctx, d.store, d.id, verdict.Dogfood, time.Now())
 		if err != nil {
 			return err
@@ -90,8 +91,11 @@ func (o *dogfoodOptions) run(ctx context.Context, e *environment) error {
 		return err
 	}
 	r.Deployment = d.id
-	if err := deploy.Remember(ctx, d.store, r); err != nil {
-		return err
+	// A public repository that is gone, or a network that is, says nothing of the deployment.
+	if o.repo == "" || r.Outcome == verdict.Passed {
+		if err := deploy.Remember(ctx, d.store, r); err != nil {
+			return err
+		}
 	}
 	return show.conclude(e, canaryJSON{Record: r}, nil)
 }

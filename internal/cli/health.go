@@ -129,6 +129,9 @@ func (e *environment) printHealth(h deploy.Health, asJSON bool) error {
 		}
 	}
 	rows = append(rows, term.Cells("advisory", withDetail(string(h.Advisory.State), h.Advisory.Detail)))
+	if len(h.Pools) > 0 {
+		rows = append(rows, term.Cells("ceiling", bound(h.Ceiling)+" at a time over all classes"))
+	}
 	for _, p := range h.Pools {
 		rows = append(rows, term.Cells("class "+string(p.Class), fmt.Sprintf("%d of %s busy", p.Busy, bound(p.Cap))))
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/deploy"
+	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/serve"
 	"github.com/fractalboxdev/sbx/internal/verdict"
 )
@@ -77,7 +78,7 @@ func (e *environment) listenFor(ctx context.Context, socket, listen string) (net
 			return nil, err
 		}
 	}
-	return serve.ListenUnix(ctx, socket)
+	return serve.ListenUnix(ctx, socket, sandbox.RootUID())
 }
 
 // defaultSocket is where serve listens and verify-deploy --socket finds it.

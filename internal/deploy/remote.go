@@ -22,13 +22,23 @@ func (r Remote) Probe(ctx context.Context, kind verdict.Kind) (verdict.Record, e
 	}
 	switch status {
 	case http.StatusOK:
-		var v verdict.Record
-		err := decode(text, &v)
-		return v, err
+		return probed(text, kind)
 	case http.StatusTooManyRequests:
 		return verdict.Record{Kind: kind, Outcome: verdict.Deferred, Diagnosis: problemIn(text)}, nil
 	}
 	return verdict.Record{}, fmt.Errorf("the server answered %d: %s", status, problemIn(text))
+}
+
+// probed reads a verdict, which has to be one about what was asked for.
+func probed(text []byte, kind verdict.Kind) (verdict.Record, error) {
+	var v verdict.Record
+	if err := decode(text, &v); err != nil {
+		return verdict.Record{}, err
+	}
+	if v.Kind != kind || !v.Outcome.Valid() || v.Deployment == "" {
+		return verdict.Record{}, fmt.Errorf("the server answered with outcome %q of %q: this is no sbx", v.Outcome, v.Kind)
+	}
+	return v, nil
 }
 
 // Health asks for the server's health, which comes with 503 unless it is ok.

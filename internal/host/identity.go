@@ -2,7 +2,10 @@ package host
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,7 +39,42 @@ func (h *Host) Identity() map[string]string {
 		}
 	}
 	out["seccomp"], out["capabilities"] = h.status("Seccomp"), h.status("CapEff")
+	out["user namespace"] = h.userNamespaceDepth()
+	if ids := securityModuleIDs(); ids != "" {
+		out["security module ids"] = ids
+	}
 	return out
+}
+
+// initialUserNamespace is the inode of the first user namespace on every machine
+// (PROC_USER_INIT_INO of linux/proc_ns.h).
+const initialUserNamespace = "user:[4026531837]"
+
+// userNamespaceDepth tells the machine's own user namespace from one below it. The
+// kernel tells nobody how many lie between (ioctl_nsfs(2)); those that differ in what
+// they give show it in their ids and in their own limits, which are told as well.
+func (h *Host) userNamespaceDepth() string {
+	name, err := os.Readlink(filepath.Join("/", h.opt.Root, "/proc/self/ns/user"))
+	switch {
+	case err != nil:
+		return "unknown"
+	case name == initialUserNamespace:
+		return "initial"
+	}
+	return "nested"
+}
+
+// securityModuleIDs are those of the kernel's security modules, in order, as it tells
+// them also where securityfs is not mounted (lsm_list_modules(2), Linux 6.8); "" on
+// older kernels.
+func securityModuleIDs() string {
+	var ids [64]uint64
+	size := uint32(unsafe.Sizeof(ids))
+	n, _, errno := unix.Syscall(unix.SYS_LSM_LIST_MODULES, uintptr(unsafe.Pointer(&ids)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 || n > uintptr(len(ids)) {
+		return ""
+	}
+	return strings.Trim(fmt.Sprint(ids[:n]), "[]")
 }
 
 func kernelRelease() string {

@@ -26,14 +26,21 @@ type Client struct {
 	http *http.Client
 }
 
-// NewSocket is for a server that listens on a unix socket.
+// NewSocket is for a server of the caller's or root's that listens on a unix socket.
 func NewSocket(path string) (*Client, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("finding the socket %s: %w", path, err)
 	}
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", abs)
+		c, err := (&net.Dialer{}).DialContext(ctx, "unix", abs)
+		if err != nil {
+			return nil, err
+		}
+		if err := trusted(c); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+		return c, nil
 	}}
 	return &Client{base: "http://localhost", http: client(transport)}, nil
 }

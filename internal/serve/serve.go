@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 )
 
@@ -34,19 +35,17 @@ type Answers struct {
 var ErrInUse = errors.New("another server listens there")
 
 // ListenUnix makes a socket that only the owner can use, in a directory that is the
-// owner's alone, and takes the place of one that a dead server left.
-func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making the socket's directory: %w", err)
+// owner's alone, and takes the place of one that a dead server left. rootUID is the uid
+// that root's files show, 0 but in some user namespaces.
+func ListenUnix(ctx context.Context, path string, rootUID int) (net.Listener, error) {
+	dir, err := place(filepath.Dir(path), rootUID)
+	if err == nil {
+		err = alone(dir)
 	}
-	info, err := os.Stat(dir)
 	if err != nil {
-		return nil, fmt.Errorf("looking at the socket's directory: %w", err)
+		return nil, fmt.Errorf("listening on %s: %w", path, err)
 	}
-	if stat, ok := sysStat(info); !ok || int(stat.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
-		return nil, fmt.Errorf("listening on %s: %s has to be yours, and others must not write it", path, dir)
-	}
+	path = filepath.Join(dir, filepath.Base(path))
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
@@ -93,15 +92,24 @@ func ListenLoopback(ctx context.Context, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// Run serves until the context ends, then lets requests in flight finish for a while.
+// The bounds of the server. Whoever may connect could otherwise hold its descriptors.
+const (
+	maxConnections = 64
+	headerTime     = 5 * time.Second  // for a request to arrive, from its connection on
+	answerTime     = 10 * time.Second // for an answer to be taken
+	maxHeader      = 16 << 10         // bytes
+)
+
+// Run serves until the context ends, then lets requests in flight finish for a while. A
+// connection serves one request.
 func Run(ctx context.Context, l net.Listener, a Answers) error {
 	s := &http.Server{
-		Handler: newHandler(l.Addr(), a), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		Handler: newHandler(l.Addr(), a), ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, MaxHeaderBytes: maxHeader,
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
+	s.SetKeepAlivesEnabled(false)
 	failed := make(chan error, 1)
-	go func() { failed <- s.Serve(l) }()
+	go func() { failed <- s.Serve(netutil.LimitListener(l, maxConnections)) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serving: %w", err)
@@ -182,7 +190,8 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/dogfood" {
 		ask = h.answers.Dogfood
 	}
-	v, status := ask(r.Context())
+	// A probe ends by itself, also when who asked for it has gone: its verdict is kept.
+	v, status := ask(context.WithoutCancel(r.Context()))
 	say(w, status, v)
 }
 
@@ -196,6 +205,8 @@ func say(w http.ResponseWriter, status int, v any) {
 	if err != nil {
 		status, text = http.StatusInternalServerError, []byte(`{"error":"the answer could not be encoded"}`)
 	}
+	// A connection without deadlines, as in a test's recorder, has none to miss.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTime))
 	w.WriteHeader(status)
 	_, _ = w.Write(append(text, '\n')) // the caller may have gone
 }

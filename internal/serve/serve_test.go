@@ -145,7 +145,7 @@ func TestOneProbeIsInFlight(t *testing.T) {
 
 func TestSocketIsTheOwnersAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sbx", "serve.sock")
-	l, err := ListenUnix(t.Context(), path)
+	l, err := ListenUnix(t.Context(), path, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestSocketIsTheOwnersAlone(t *testing.T) {
 	if status, _, _ := ask(t, c, "GET", "/health", "other.test"); status != 403 {
 		t.Errorf("under another name: %d", status)
 	}
-	if _, err := ListenUnix(t.Context(), path); !errors.Is(err, ErrInUse) {
+	if _, err := ListenUnix(t.Context(), path, 0); !errors.Is(err, ErrInUse) {
 		t.Errorf("a second server: %v", err)
 	}
 }
@@ -174,7 +174,7 @@ func TestSocketsPlaceIsChecked(t *testing.T) {
 	}
 	dead.(*net.UnixListener).SetUnlinkOnClose(false)
 	dead.Close()
-	l, err := ListenUnix(t.Context(), stale)
+	l, err := ListenUnix(t.Context(), stale, 0)
 	if err != nil {
 		t.Fatalf("in place of a dead server's: %v", err)
 	}
@@ -183,7 +183,7 @@ func TestSocketsPlaceIsChecked(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ListenUnix(t.Context(), file); err == nil {
+	if _, err := ListenUnix(t.Context(), file, 0); err == nil {
 		t.Error("a file was replaced")
 	}
 	open := filepath.Join(dir, "open")
@@ -193,7 +193,7 @@ func TestSocketsPlaceIsChecked(t *testing.T) {
 	if err := os.Chmod(open, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ListenUnix(t.Context(), filepath.Join(open, "s")); err == nil {
+	if _, err := ListenUnix(t.Context(), filepath.Join(open, "s"), 0); err == nil {
 		t.Error("a directory that others write was taken")
 	}
 }

@@ -19,6 +19,11 @@ const (
 	Deferred     Outcome = "deferred"
 )
 
+// Valid reports whether the outcome exists.
+func (o Outcome) Valid() bool {
+	return o == Passed || o == Failed || o == Inconclusive || o == Deferred
+}
+
 // Kind is what was probed.
 type Kind string
 

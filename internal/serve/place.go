@@ -1,0 +1,89 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// maxLinks bounds symbolic links on the way to a directory, as the kernel does.
+const maxLinks = 40
+
+// place returns a directory without links, made where it was missing, once nobody but
+// root and the caller can put another in its place: whoever could would answer in the
+// name of this server. Every directory and link on the way is looked at. rootUID is the
+// uid that root's files show.
+func place(dir string, rootUID int) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("finding %s: %w", dir, err)
+	}
+	done, rest := "/", parts(abs)
+	for links := 0; len(rest) > 0; {
+		at := filepath.Join(done, rest[0])
+		info, err := os.Lstat(at)
+		if errors.Is(err, fs.ErrNotExist) {
+			if err = os.Mkdir(at, 0o700); err == nil {
+				info, err = os.Lstat(at)
+			}
+		}
+		if err != nil {
+			return "", fmt.Errorf("finding the socket's directory: %w", err)
+		}
+		if err := own(at, info, rootUID); err != nil {
+			return "", err
+		}
+		rest = rest[1:]
+		switch {
+		case info.IsDir():
+			done = at
+			continue
+		case info.Mode()&fs.ModeSymlink == 0:
+			return "", fmt.Errorf("%s is not a directory", at)
+		}
+		target, err := os.Readlink(at)
+		if links++; err != nil || links > maxLinks {
+			return "", fmt.Errorf("the links of %s cannot be followed", dir)
+		}
+		if filepath.IsAbs(target) {
+			done = "/"
+		}
+		rest = append(parts(target), rest...)
+	}
+	return done, nil
+}
+
+func parts(path string) []string {
+	return slices.DeleteFunc(strings.Split(path, "/"), func(s string) bool { return s == "" || s == "." })
+}
+
+// own demands that a directory or link belongs to root or the caller and that nobody
+// else can write it. In a directory with the sticky bit nobody else can replace what is
+// not theirs.
+func own(path string, info fs.FileInfo, rootUID int) error {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(stat.Uid) != rootUID && int(stat.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s belongs neither to root nor to you", path)
+	}
+	if info.IsDir() && info.Mode()&fs.ModeSticky == 0 && info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("others can write %s (mode %#o); chmod go-w mends it", path, info.Mode().Perm())
+	}
+	return nil
+}
+
+// alone demands that a directory is the caller's and that nobody else can write it.
+func alone(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return fmt.Errorf("looking at the socket's directory: %w", err)
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); !ok || int(stat.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%s has to be yours, and others must not write it", path)
+	}
+	return nil
+}
