@@ -68,6 +68,19 @@ func TestReadOnlyButForAPart(t *testing.T) {
 	})
 }
 
+// What shows is part of a call under a key.
+func TestNamedPathsUnderAKey(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		succeeded(t, outside(t, lab, who, "git init -q .; mkdir -p docs .vscode"))
+		printed(t, run(t, lab, who, "--key", "k1", "--ro=docs", "--", "echo", "ran"), "ran\n")
+		succeeded(t, outside(t, lab, who, "touch .vscode/x .envrc")) // what is guarded may differ
+		printed(t, run(t, lab, who, "--key", "k1", "--ro=docs", "--", "echo", "ran"), "ran\n")
+		refused(t, run(t, lab, who, "--key", "k1", "--", "echo", "ran"), "k1")
+		refused(t, run(t, lab, who, "--key", "k1", "--rw=docs", "--", "echo", "ran"), "k1")
+	})
+}
+
 // What would give away too much is refused before anything runs.
 func TestBypass45_PathsThatAreRefused(t *testing.T) {
 	lab := sbxtest.NewLab(t)

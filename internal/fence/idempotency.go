@@ -60,7 +60,8 @@ type payload struct {
 	Endpoints []string        `json:"endpoints"`
 	Secrets   []string        `json:"secrets"` // names
 	Workdir   string          `json:"workdir"`
-	Env       string          `json:"env"` // under the store's own key: values are not told by it
+	Paths     []sandbox.Shown `json:"paths"` // that the caller named
+	Env       string          `json:"env"`   // under the store's own key: values are not told by it
 	Timeout   time.Duration   `json:"timeout"`
 	Stdin     string          `json:"stdin"`
 	Tree      []sandbox.Entry `json:"tree"` // the root file system around the project, and with it the recipe
@@ -76,9 +77,10 @@ func (f *fence) payload(s *store.Store) (digest string, err error) {
 	if err != nil {
 		return "", err
 	}
+	facts.Protected = nil // it depends on what is in the project, which the call itself may have changed
 	p := payload{
-		Argv: f.o.Argv, Grant: f.digest(), Position: f.o.Position.String(), Workdir: facts.Workdir, Timeout: f.o.Timeout,
-		Stdin: f.o.StdinDigest, Tree: around(f.describe(facts, who, caches).Tree, facts.Workdir), Class: string(f.class()),
+		Argv: f.o.Argv, Grant: f.digest(), Position: f.o.Position.String(), Workdir: facts.Workdir, Paths: f.paths.Shown, Timeout: f.o.Timeout,
+		Stdin: f.o.StdinDigest, Tree: f.describe(facts, who, caches).Tree, Class: string(f.class()),
 	}
 	for _, e := range f.receipt.Endpoints {
 		p.Endpoints = append(p.Endpoints, e.Ecosystem+" "+e.URL)
@@ -93,14 +95,6 @@ func (f *fence) payload(s *store.Store) (digest string, err error) {
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), nil
-}
-
-// around leaves out what lies in the working directory: what is guarded there depends
-// on its content, which the call itself may have changed.
-func around(tree []sandbox.Entry, workdir string) []sandbox.Entry {
-	return slices.DeleteFunc(slices.Clone(tree), func(e sandbox.Entry) bool {
-		return e.Target != workdir && sandbox.Within(e.Target, workdir)
-	})
 }
 
 // callersEnvironment is what of the command's environment the caller and the grant

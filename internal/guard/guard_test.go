@@ -1,6 +1,11 @@
 package guard
 
 import (
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,6 +59,63 @@ func TestConfigurationsAreReadAsGitReadsThem(t *testing.T) {
 			t.Errorf("%q was read as %v", bad, got)
 		}
 	}
+}
+
+// What git and this package both read, they read alike. The texts are mutations, the
+// same ones each time.
+func TestBypass47_ConfigurationsAreReadAsGitDoes(t *testing.T) {
+	seeds := []string{
+		"[core]\n\tbare = false\n\tfsmonitor = x\n", "[remote \"o\"]\n\turl = \"x\\\"\"\n", "[a.b] c = d # e\n[core] x\n",
+		"[user]\nname = a\\\nb ; x\n\tk = \" a \" b  \r\n", "[a \"b c\"]k=v\n#c\n;d\n",
+	}
+	const letters = "\"\\[]=;# \t\r\nabN1.-\x00\v"
+	random := rand.New(rand.NewPCG(1, 2))
+	file, both := filepath.Join(t.TempDir(), "config"), 0
+	for range 1500 {
+		text := []byte(seeds[random.IntN(len(seeds))] + seeds[random.IntN(len(seeds))])
+		for range 1 + random.IntN(4) {
+			at := random.IntN(len(text))
+			text = slices.Replace(text, at, at+random.IntN(2), letters[random.IntN(len(letters))])
+		}
+		mine, err := ParseConfig(string(text))
+		if err != nil {
+			continue
+		}
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), "git", "config", "-f", file, "--list", "-z").Output()
+		if err != nil {
+			continue // git refuses it: nothing of it counts
+		}
+		both++
+		if diff := cmp.Diff(asGit(mine), withValues(string(out))); diff != "" {
+			t.Errorf("%q: %s", text, diff)
+		}
+	}
+	if both < 100 {
+		t.Errorf("only %d texts were read by both", both)
+	}
+}
+
+func asGit(settings []Setting) (out string) {
+	for _, s := range settings {
+		out += s.Name() + "\n" + s.Value + "\x00"
+	}
+	return out
+}
+
+// withValues spells out that a key alone is true.
+func withValues(list string) (out string) {
+	for item := range strings.SplitSeq(strings.TrimSuffix(list, "\x00"), "\x00") {
+		if item != "" && !strings.Contains(item, "\n") {
+			item += "\ntrue"
+		}
+		if item != "" {
+			out += item + "\x00"
+		}
+	}
+	return out
 }
 
 func TestCleanConfigKeepsWhatIsHarmless(t *testing.T) {
