@@ -17,6 +17,7 @@ import (
 const (
 	maxFile    = 16 << 20
 	maxArchive = 64 << 20
+	entrySize  = 2 << 10 // what one name costs, besides its own length
 )
 
 // Archive is where set-aside files go: one tar file, in which nothing is live. It is
@@ -42,7 +43,8 @@ func (a *Archive) Close() error {
 // archive are absolute ones without the leading slash.
 func (a *Archive) put(root *os.File, p string, walk func(string, func(string, unix.Stat_t) error) error) error {
 	size := int64(0)
-	err := walk(p, func(_ string, stat unix.Stat_t) error {
+	err := walk(p, func(p string, stat unix.Stat_t) error {
+		size += entrySize + int64(len(p))
 		if stat.Mode&unix.S_IFMT == unix.S_IFREG {
 			size += stat.Size
 		}

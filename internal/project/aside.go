@@ -99,45 +99,41 @@ func (t Tree) setAside(run string, started time.Time, to *Archive, out *Result) 
 		}
 	}
 	defer c.close()
-	finds, err := c.search(".")
-	if err != nil {
-		return err
-	}
-	for _, f := range finds {
-		c.judge(f)
-	}
+	c.search(".")
 	c.rest()
 	for len(c.later) > 0 {
 		next := c.later[0]
 		c.later = c.later[1:]
-		if finds, err = c.search(next); err != nil {
-			c.errs = append(c.errs, err)
-			continue
-		}
-		for _, f := range finds {
-			c.judge(f)
-		}
+		c.search(next)
 	}
 	return errors.Join(c.errs...)
 }
 
-// search goes through a part of the tree as it is now.
-func (c *cleaner) search(from string) ([]find, error) {
+// search goes through a part of the tree as it is now, and deals with what it finds
+// also where it could not look everywhere: else one place too many would save the rest.
+func (c *cleaner) search(from string) {
 	s := newSearch(c.fd(), c.tree.Dirs+maxAfter, skipper(c.tree.Skipped))
 	s.open = c.openUp
-	if err := s.run(from); err != nil {
-		return nil, fmt.Errorf("looking for what the command left in %s: %w", c.tree.Root, err)
+	if err := errors.Join(s.run(from), c.unsearched(s)); err != nil {
+		c.errs = append(c.errs, fmt.Errorf("looking for what the command left in %s: %w", c.tree.Root, err))
 	}
+	slices.SortFunc(s.finds, func(a, b find) int { return strings.Compare(a.path, b.path) })
+	for _, f := range s.finds {
+		c.judge(f)
+	}
+}
+
+// unsearched says where a search has not been that it should have.
+func (c *cleaner) unsearched(s *search) error {
 	if !s.whole {
-		return nil, fmt.Errorf("looking for what the command left in %s: there are over %d directories more than before", c.tree.Root, maxAfter)
+		return fmt.Errorf("there are over %d directories more than before", maxAfter)
 	}
 	for _, p := range s.closed {
 		if !slices.ContainsFunc(c.tree.Closed, func(before string) bool { return within(p, before) }) {
-			return nil, fmt.Errorf("looking for what the command left in %s: %q cannot be read", c.tree.Root, p)
+			return fmt.Errorf("%.200q cannot be read", p)
 		}
 	}
-	slices.SortFunc(s.finds, func(a, b find) int { return strings.Compare(a.path, b.path) })
-	return s.finds, nil
+	return nil
 }
 
 func (c *cleaner) fd() int { return int(c.root.Fd()) }
@@ -202,10 +198,10 @@ func (c *cleaner) compare(p string, now identity) verdict {
 func (c *cleaner) touched(p string, before, now identity) verdict {
 	_, otherNames := c.sums[p]
 	switch {
-	case !now.isRegular() || now.changed == before.changed || c.unchanged(p):
+	case now.isDir() || now.changed == before.changed || c.unchanged(p):
 		return original
-	case otherNames:
-		return fresh // changed through one of them
+	case otherNames || !now.isRegular():
+		return fresh // changed through one of them; or not a mount inside, and another got its number
 	}
 	return replaced // changed in place, or another file that got its number
 }
@@ -286,6 +282,7 @@ func (c *cleaner) repository(dir string) {
 			c.gitFile(dir, name, now)
 		}
 	}
+	c.unfinished(dir)
 }
 
 // gitFile decides about one of git's own files that the command made.
@@ -457,8 +454,8 @@ const maxRenamed = 100
 func (c *cleaner) rename(p string) (to string, err error) {
 	base := path.Base(p)
 	for i := range 100 {
-		name := fmt.Sprintf("sbx-set-aside-%s-%.*s", c.run, maxRenamed, base)
-		if i > 0 {
+		name := fmt.Sprintf("sbx-set-aside-%s-%s", c.run, base[:min(len(base), maxRenamed)])
+		if i > 0 || guard.Of([]byte(name)) != guard.Plain { // what its end says counts, too
 			name = fmt.Sprintf("%s-%d", name, i)
 		}
 		to = path.Join(path.Dir(p), name)

@@ -240,7 +240,11 @@ func TestBypass46_WhatTheCommandMadeIsMoved(t *testing.T) {
 		"in its place":    {"mkdir -p a/.vscode", "mv a b; mkdir -p a/.vscode; touch a/.vscode/tasks.json", []string{"moved a/.vscode"}},
 		"a replaced link": {"mkdir real; ln -s real .vscode", "rm .vscode; mkdir .vscode", []string{"moved .vscode"}},
 		"the last link":   {"mkdir real; ln -s real .vscode", "true", nil},
-		"strange names":   {"true", `mkdir -p $'a\nb/\x1b[31m'/.vscode $'\xff\xfe'; touch $'\xff\xfe/.envrc'`, []string{"moved a\nb/\x1b[31m/.vscode", "moved \xff\xfe/.envrc"}},
+		"a link with an old number": {
+			"ln -s real .vscode; ln -s real .envrc; mkfifo .idea", "rm .vscode .envrc .idea; ln -s evil .vscode; ln -s evil .envrc; mkfifo .idea",
+			[]string{"moved .envrc", "moved .idea", "moved .vscode"},
+		},
+		"strange names": {"true", `mkdir -p $'a\nb/\x1b[31m'/.vscode $'\xff\xfe'; touch $'\xff\xfe/.envrc'`, []string{"moved a\nb/\x1b[31m/.vscode", "moved \xff\xfe/.envrc"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := makeProject(t, c.before)
@@ -267,16 +271,22 @@ func TestBypass47_WhatTheConfigurationNames(t *testing.T) {
 func TestSearchesAreBounded(t *testing.T) {
 	m := makeProject(t, "true")
 	s := m.look()
-	m.sh("mkdir many; cd many; seq -f %.0f.code-workspace 50001 | xargs touch")
-	archive := &Archive{}
-	if _, err := s.SetAside("r1", time.Now(), archive); err == nil || !strings.Contains(err.Error(), "over 50000 files") {
-		t.Errorf("%v", err)
+	attempt := func(script, want string) {
+		t.Helper()
+		m.sh(script)
+		archive := &Archive{Open: func() (io.WriteCloser, error) { return nopCloser{io.Discard}, nil }}
+		result, err := s.SetAside("r1", time.Now(), archive)
+		if err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 500 {
+			t.Errorf("%v", err)
+		}
+		// What was found is moved all the same.
+		if !slices.Contains(m.lines(result), "moved .envrc") {
+			t.Error("what could be found was left")
+		}
 	}
+	attempt("touch .envrc; mkdir many; cd many; seq -f %.0f.code-workspace 50001 | xargs touch", "over 50000 files")
 	// Nobody can look where the path is longer than the kernel takes.
-	m.sh("rm -r many; perl -e 'for (1..30) { mkdir \"x\" x 200; chdir \"x\" x 200 }'")
-	if _, err := s.SetAside("r1", time.Now(), archive); err == nil || !strings.Contains(err.Error(), "cannot be read") {
-		t.Errorf("%v", err)
-	}
+	attempt("rm -r many; touch .envrc; perl -e 'for (1..30) { mkdir \"x\" x 200; chdir \"x\" x 200 }'", "cannot be read")
 	m.sh("rm -r x*")
 	limited := newSearch(int(s.Trees[0].dir.Fd()), 3, nil)
 	m.sh("mkdir -p a/.vscode b c/.vscode d")
@@ -306,6 +316,51 @@ func TestWhatTheArchiveCannotTakeIsRenamed(t *testing.T) {
 		mkdir .vscode .idea sbx-set-aside-r1-.idea; truncate -s 1G .vscode/big; touch .envrc; git init -q .vscode/repo; git -C .vscode/repo config core.pager evil
 		cd .idea; seq 20001 | xargs touch`))
 	m.sh("rm -r sbx-set-aside-r1-*")
+}
+
+// Many empty files are many names.
+func TestTheArchiveIsBounded(t *testing.T) {
+	m := makeProject(t, "true")
+	s := m.look()
+	m.sh("mkdir a b; mkdir {a,b}/.vscode; touch a/.vscode/{1..100} b/.vscode/{1..300}")
+	archive := &Archive{Open: func() (io.WriteCloser, error) { return nopCloser{&m.tar}, nil }, size: maxArchive - 300*entrySize}
+	result, err := s.SetAside("r1", time.Now(), archive)
+	if err := errors.Join(err, archive.Close()); err != nil {
+		t.Fatal(err)
+	}
+	same(t, []string{"moved a/.vscode", "renamed b/.vscode sbx-set-aside-r1-.vscode"}, m.lines(result))
+	if written := m.tar.Len(); written > 101*entrySize {
+		t.Errorf("the archive has %d bytes", written)
+	}
+}
+
+func TestLongNamesAreRenamed(t *testing.T) {
+	m := makeProject(t, "true")
+	name := strings.Repeat("\u00e4", 120) + ".code-workspace"
+	same(t, []string{"renamed " + name + " sbx-set-aside-r1-" + name[:maxRenamed]}, m.after("truncate -s 17M "+name))
+	same(t, []string{"renamed x.Code-Workspace sbx-set-aside-r1-x.Code-Workspace-0"}, m.after("truncate -s 17M x.Code-Workspace"))
+}
+
+// A person who sees a rebase that was left unfinished continues it.
+func TestBypass46_UnfinishedRebases(t *testing.T) {
+	const commits = "git init -q .; rm -r .git/hooks; for x in a b c; do echo $x >x; git add x; git commit -q -m $x; done; "
+	for name, c := range map[string]struct {
+		before, script string
+		want           []string
+	}{
+		"git's own":         {"true", "! git rebase -q HEAD~ --onto HEAD~2; ! git cherry-pick HEAD~2 HEAD~", nil},
+		"with a command":    {"true", "! git rebase -q HEAD~ --onto HEAD~2; echo 'exec evil' >>.git/rebase-merge/git-rebase-todo", []string{"moved .git/rebase-merge/git-rebase-todo"}},
+		"with a short one":  {"true", `mkdir .git/rebase-merge; printf '\t x evil\n' >.git/rebase-merge/git-rebase-todo`, []string{"moved .git/rebase-merge/git-rebase-todo"}},
+		"with a strategy":   {"true", "mkdir .git/rebase-merge; echo x/../evil >.git/rebase-merge/strategy", []string{"moved .git/rebase-merge/strategy"}},
+		"in a cherry-pick":  {"true", `mkdir .git/sequencer; printf '[options]\nstrategy = x/../evil\n' >.git/sequencer/opts`, []string{"moved .git/sequencer/opts"}},
+		"behind a link":     {"true", "ln -s ../evil .git/rebase-merge; ln -s ../evil .git/sequencer", []string{"moved .git/rebase-merge", "moved .git/sequencer"}},
+		"behind a file's":   {"true", "mkdir .git/rebase-merge; ln -s ../../evil .git/rebase-merge/git-rebase-todo", []string{"moved .git/rebase-merge/git-rebase-todo"}},
+		"in a work tree":    {"git worktree add -q tree 2>/dev/null", "mkdir .git/worktrees/tree/rebase-merge; echo x evil >.git/worktrees/tree/rebase-merge/git-rebase-todo", []string{"moved .git/worktrees/tree/rebase-merge/git-rebase-todo"}},
+		"of the person's":   {"mkdir .git/rebase-merge; echo x make >.git/rebase-merge/git-rebase-todo; sleep 0.1", "true", nil},
+		"too large to look": {"true", "mkdir .git/rebase-merge; truncate -s 2M .git/rebase-merge/git-rebase-todo", []string{"moved .git/rebase-merge/git-rebase-todo"}},
+	} {
+		t.Run(name, func(t *testing.T) { same(t, c.want, makeProject(t, commits+c.before).after(c.script)) })
+	}
 }
 
 // What a look finds is what a later run reads.
