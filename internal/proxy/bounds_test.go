@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -185,4 +186,51 @@ func TestRetriesAreChargedToTheBudget(t *testing.T) {
 			t.Errorf("%s: %d %q", name, got.status, got.body)
 		}
 	}
+}
+
+// Shared upstream connections that nobody uses any more are ended, so that a wildcard
+// does not keep one for every name.
+func TestIdleHTTP2UpstreamsAreBounded(t *testing.T) {
+	w := newWorld(t, func(c *proxyConfig) { c.Limits.IdleUpstream = 3 })
+	var names []string
+	for i := range 12 {
+		names = append(names, fmt.Sprintf("n%d.cdn.test", i))
+	}
+	var open, most atomic.Int64
+	port := w.origin(hello, false, names...)
+	counted := func(c *proxyConfig) {
+		c.Limits.IdleUpstream = 3
+		dial := c.Dial
+		c.Dial = func(ctx context.Context, h egress.Host, port uint16, a egress.AddressAllowance) (net.Conn, error) {
+			conn, err := dial(ctx, h, port, a)
+			if err != nil {
+				return nil, err
+			}
+			most.Store(max(most.Load(), open.Add(1)))
+			return &closing{Conn: conn, closed: func() { open.Add(-1) }}, nil
+		}
+	}
+	w2 := newWorld(t, counted, func(c *proxyConfig) { c.UpstreamTLS.RootCAs.AddCert(w.up.Certificate()) })
+	w2.grant(rule(t, "*.cdn.test", port, "GET", "/**"))
+	for _, name := range names {
+		if got := w2.do(w2.client(transparentH2), "GET", urlFor("https", name, port, "/x"), ""); got.status != 200 {
+			t.Fatalf("%s: %+v", name, got)
+		}
+	}
+	w2.rows.completed(len(names))
+	if n := most.Load(); n > 5 {
+		t.Errorf("%d upstream connections were open at once", n)
+	}
+}
+
+// closing tells when a connection is closed.
+type closing struct {
+	net.Conn
+	once   sync.Once
+	closed func()
+}
+
+func (c *closing) Close() error {
+	c.once.Do(c.closed)
+	return c.Conn.Close()
 }

@@ -180,3 +180,26 @@ func TestBypass42_CredentialsOpenNothing(t *testing.T) {
 		}
 	}
 }
+
+// A placeholder is no part of a host's name either, wherever that stands.
+func TestBypass39_PlaceholderInAHostName(t *testing.T) {
+	name := ph + ".cdn.test"
+	s := newSite(t, hello, []string{name}, credential(t, token, placeholder))
+	s.allow("*.cdn.test", "GET", "/**")
+	eachDoor(t, func(t *testing.T, d door) {
+		for _, text := range []string{"GET /x HTTP/1.1\r\nHost: HOST\r\n\r\n", "GET /x HTTP/1.0\r\n\r\n"} {
+			got, rows := s.answer(d, name, "GET", text)
+			if got.status != 403 {
+				t.Errorf("%q: %+v", text, got)
+			}
+			denied(t, text, rows, egress.CodePlaceholder)
+		}
+		if d.scheme == "https" {
+			c := newRawH2(t, s.tunnelTo(d, name, name, "h2"))
+			if got := c.result(c.headers(t, true, ":method", "GET", ":scheme", "https", ":authority", s.authority(d, name), ":path", "/x")); !strings.HasPrefix(got, "403") {
+				t.Errorf("HTTP/2: %q", got)
+			}
+		}
+	})
+	s.noDials(name)
+}

@@ -133,6 +133,9 @@ func (x *exchange) misplaced(h *hop) string {
 			return "the header " + egress.CleanPath(f.name)
 		}
 	}
+	if v.placed.HasText(h.ask.Host.String()) { // HTTP/2 has no field for it
+		return "the host's name"
+	}
 	if holds(v.placed, h.ask.Path.Raw()) {
 		return "the path"
 	}

@@ -23,6 +23,7 @@ const (
 	defaultWindow = 64<<10 - 1 // RFC 9113 section 6.9.2
 	maxWindow     = 1<<31 - 1
 	maxStreams    = 250
+	maxFrame      = 16 << 10 // payload; no client was told of more (RFC 9113 section 4.2)
 )
 
 // h2 serves HTTP/2 on one connection. net/http's server would drop what does not
@@ -75,6 +76,7 @@ func (s *Server) serveHTTP2(c *clientConn) {
 	h.fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	h.fr.MaxHeaderListSize = uint32(requestLimits.block) //nolint:gosec // a constant that fits
 	h.fr.SetReuseFrames()
+	h.fr.SetMaxReadFrameSize(maxFrame) // it is memory of ours that the length of a frame asks for
 	err := h.greet()
 	for err == nil {
 		err = h.next()
@@ -96,7 +98,7 @@ func (h *h2) greet() error {
 	if err != nil {
 		return err
 	}
-	f, err := h.fr.ReadFrame()
+	f, err := h.readFrame()
 	if err != nil {
 		return err
 	}
@@ -117,9 +119,18 @@ func (h *h2) write(f func() error) error {
 	return h.bw.Flush()
 }
 
+// readFrame calls a frame that is too large what it is.
+func (h *h2) readFrame() (http2.Frame, error) {
+	f, err := h.fr.ReadFrame()
+	if errors.Is(err, http2.ErrFrameTooLarge) {
+		return nil, http2.ConnectionError(http2.ErrCodeFrameSize)
+	}
+	return f, err
+}
+
 // next reads and handles one frame.
 func (h *h2) next() error {
-	f, err := h.fr.ReadFrame()
+	f, err := h.readFrame()
 	if stream, ok := errors.AsType[http2.StreamError](err); ok {
 		return h.badStream(stream)
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -56,18 +57,31 @@ type multi struct {
 type shared struct {
 	*http.ClientConn
 	address string
+	up      *upConn // below it
 }
 
 // reserve returns a connection with room for one more request, and drops those
 // that have ended.
 func (m *multi) reserve() (shared, bool) {
-	m.conns = slices.DeleteFunc(m.conns, func(c shared) bool { return c.Err() != nil })
+	m.forget(func(c shared) bool { return c.Err() != nil })
 	for _, c := range m.conns {
 		if c.Reserve() == nil {
 			return c, true
 		}
 	}
 	return shared{}, false
+}
+
+// forget ends the connections that match.
+func (m *multi) forget(match func(shared) bool) {
+	m.conns = slices.DeleteFunc(m.conns, func(c shared) bool {
+		if !match(c) {
+			return false
+		}
+		_ = c.Close()
+		c.up.kill()
+		return true
+	})
 }
 
 func newPool(cfg Config, sessions tls.ClientSessionCache) *pool {
@@ -263,9 +277,39 @@ func (p *pool) multiplex(ctx context.Context, key poolKey) (negotiated, error) {
 		c.kill()
 		return negotiated{}, err
 	}
-	made := shared{cc, c.address}
+	made := shared{cc, c.address, c}
 	m.conns = append(m.conns, made)
+	p.trim(m)
 	return negotiated{cc: made}, nil
+}
+
+// trim ends shared connections that nobody uses, where there are more than may be
+// kept; those of the caller's key, which holds its lock, stay.
+func (p *pool) trim(caller *multi) {
+	p.mu.Lock()
+	others := slices.DeleteFunc(slices.Collect(maps.Values(p.multi)), func(m *multi) bool { return m == caller })
+	p.mu.Unlock()
+	over := len(caller.conns) - p.cfg.Limits.IdleUpstream
+	eachFree(others, func(m *multi) { over += len(m.conns) })
+	eachFree(others, func(m *multi) {
+		m.forget(func(c shared) bool {
+			drop := c.Err() != nil || over > 0 && c.InFlight() == 0
+			if drop {
+				over--
+			}
+			return drop
+		})
+	})
+}
+
+// eachFree calls f for the connections that nobody is choosing from.
+func eachFree(all []*multi, f func(*multi)) {
+	for _, m := range all {
+		if m.mu.TryLock() {
+			f(m)
+			m.mu.Unlock()
+		}
+	}
 }
 
 // dial opens a connection to the key's host.
