@@ -121,24 +121,19 @@ func (e *environment) migrateState(ctx context.Context, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	removed, err := s.SweepGates(ctx)
-	if err != nil {
-		return err
-	}
 	if asJSON {
 		return e.printJSON(struct {
 			Path  string `json:"path"`
 			From  int    `json:"from"`
 			To    int    `json:"to"`
 			Freed int    `json:"freed_tickets"`
-			Swept int    `json:"swept_gates"`
-		}{s.Path(), before, s.Schema(), len(freed), len(removed)})
+		}{s.Path(), before, s.Schema(), len(freed)})
 	}
 	what := fmt.Sprintf("migrated from version %d to %d", before, s.Schema())
 	if before == s.Schema() {
 		what = fmt.Sprintf("at version %d already", before)
 	}
-	e.out.Raw(fmt.Sprintf("%s: %s; freed %d tickets and %d gates of dead runs\n", s.Path(), what, len(freed), len(removed)))
+	e.out.Raw(fmt.Sprintf("%s: %s; freed %d tickets of dead runs\n", s.Path(), what, len(freed)))
 	return nil
 }
 

@@ -95,62 +95,58 @@ func (r *Report) tickets(t *Tx) error {
 	if r.Schema < r.Known {
 		return nil
 	}
-	dead, err := t.dead("true")
+	dead, left, err := t.remains()
 	if err != nil {
 		return err
 	}
 	for _, f := range dead {
 		r.Notes = append(r.Notes, fmt.Sprintf("run %s is gone and still has a ticket of class %s; the next run frees it", f.Run, f.Class))
 	}
-	left, err := t.orphans()
 	for _, name := range left {
-		r.Notes = append(r.Notes, fmt.Sprintf("%s was left by a run that is gone; \"sbx state migrate\" removes it", filepath.Join(gatesDir, name)))
+		r.Notes = append(r.Notes, fmt.Sprintf("%s was left by a run that is gone; the next run removes it", filepath.Join(gatesDir, name)))
 	}
-	return err
+	return nil
 }
 
 // orphans lists the gates in queues that nobody holds and whose run does not wait.
 func (t *Tx) orphans() ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(t.s.dir, gatesDir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("looking at the gates: %w", err)
+	waits, err := t.s.waitGates()
+	if err != nil || len(waits) == 0 {
+		return nil, err
 	}
 	known, err := t.Tickets()
 	if err != nil {
 		return nil, err
 	}
 	var left []string
-	for _, e := range entries {
-		run, waits := strings.CutPrefix(e.Name(), waitName(""))
-		if !waits || slices.ContainsFunc(known, func(k Ticket) bool { return k.Waiting && k.Run == run }) {
+	for _, name := range waits {
+		if slices.ContainsFunc(known, func(k Ticket) bool { return k.Waiting && waitName(k.Run) == name }) {
 			continue
 		}
-		held, err := t.s.held(e.Name())
+		held, err := t.s.held(name)
 		if err != nil {
 			return nil, err
 		}
 		if !held {
-			left = append(left, e.Name())
+			left = append(left, name)
 		}
 	}
 	return left, nil
 }
 
-// SweepGates removes the named pipes that dead processes left in the queues.
-func (s *Store) SweepGates(ctx context.Context) (removed []string, err error) {
-	err = s.Update(ctx, func(t *Tx) error {
-		if removed, err = t.orphans(); err != nil {
-			return err
-		}
-		for _, name := range removed {
-			if err := s.removeGate(name); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return removed, err
+// waitGates lists the gates in queues.
+func (s *Store) waitGates() ([]string, error) {
+	dir, err := os.Open(filepath.Join(s.dir, gatesDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, s.explain("looking at the gates", err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, s.explain("looking at the gates", err)
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, waitName("")) }), nil
 }

@@ -303,20 +303,39 @@ func (t *Tx) Busy(class string) (b Busy, err error) {
 	return b, err
 }
 
-// FreeDead forgets the claims whose process is gone, and says which.
+// FreeDead forgets the claims whose process is gone, and says which. It also removes
+// the gates that such processes left in the queues.
 func (s *Store) FreeDead(ctx context.Context) (freed []Freed, err error) {
+	var left []string
 	err = s.View(ctx, func(t *Tx) error {
-		freed, err = t.dead("true")
+		freed, left, err = t.remains()
 		return err
 	})
-	if err != nil || len(freed) == 0 {
+	if err != nil || len(freed)+len(left) == 0 {
 		return nil, err
 	}
 	err = s.Update(ctx, func(t *Tx) error {
-		freed, err = t.dropDead("true")
+		if freed, err = t.dropDead("true"); err != nil {
+			return err
+		}
+		if _, left, err = t.remains(); err != nil {
+			return err
+		}
+		for _, name := range left {
+			err = errors.Join(err, s.removeGate(name))
+		}
 		return err
 	})
 	return freed, err
+}
+
+// remains finds what dead processes left: claims, and gates without one.
+func (t *Tx) remains() (dead []Freed, gates []string, err error) {
+	if dead, err = t.dead("true"); err != nil {
+		return nil, nil, err
+	}
+	gates, err = t.orphans()
+	return dead, gates, err
 }
 
 // Beat says that the holder still runs, and renews its ticket.

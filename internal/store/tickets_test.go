@@ -296,6 +296,31 @@ func kill(t *testing.T, p *process) {
 	_ = p.Wait() // it was killed
 }
 
+// A waiter that dies before it has its row, or after it has its slot, leaves a gate.
+func TestGatesOfTheDeadAreRemoved(t *testing.T) {
+	s := open(t, stateDir(t))
+	holder := take(t, s, claim("holder", "lean", 1))
+	queued := claim("queued", "lean", 1)
+	queued.Queue = true
+	_, place, _, err := s.Claim(t.Context(), queued)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.makeGate(waitName("dead")); err != nil {
+		t.Fatal(err)
+	}
+	if freed, err := s.FreeDead(t.Context()); err != nil || len(freed) > 0 {
+		t.Errorf("freed %+v, %v", freed, err)
+	}
+	want := []string{"slot.lean.0", "wait.queued", "row holder", "row queued"}
+	if diff := cmp.Diff(want, gates(t, s)); diff != "" {
+		t.Error(diff)
+	}
+	if err := errors.Join(place.Leave(t.Context()), holder.Release(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
+
 // A store that lost its rows still cannot give a slot away twice.
 func TestTheKernelGuardsASlotWithoutARow(t *testing.T) {
 	s := open(t, stateDir(t))
