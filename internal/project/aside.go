@@ -112,7 +112,11 @@ func (t Tree) setAside(run string, started time.Time, to *Archive, out *Result) 
 // search goes through a part of the tree as it is now, and deals with what it finds
 // also where it could not look everywhere: else one place too many would save the rest.
 func (c *cleaner) search(from string) {
-	s := newSearch(c.fd(), c.tree.Dirs+maxAfter, skipper(c.tree.Skipped))
+	limit := c.tree.Dirs + maxAfter
+	if !c.tree.Whole {
+		limit = maxLarge
+	}
+	s := newSearch(c.fd(), limit, skipper(c.tree.Skipped))
 	s.open = c.openUp
 	if err := errors.Join(s.run(from), c.unsearched(s)); err != nil {
 		c.errs = append(c.errs, fmt.Errorf("looking for what the command left in %s: %w", c.tree.Root, err))
@@ -125,7 +129,7 @@ func (c *cleaner) search(from string) {
 
 // unsearched says where a search has not been that it should have.
 func (c *cleaner) unsearched(s *search) error {
-	if !s.whole {
+	if !s.whole && c.tree.Whole {
 		return fmt.Errorf("there are over %d directories more than before", maxAfter)
 	}
 	for _, p := range s.closed {

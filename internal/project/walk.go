@@ -18,6 +18,7 @@ import (
 const (
 	maxBefore = 20_000
 	maxAfter  = 500_000 // more than were there: what the command made
+	maxLarge  = 100_000 // afterwards, of a tree that was too large beforehand: the receipt says so
 )
 
 // Nothing below a root is reached through a link, nor by going up.
