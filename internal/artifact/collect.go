@@ -77,7 +77,7 @@ func (c *collector) directory(name string, depth int) {
 		c.skip(name, fmt.Sprintf("deeper than %d directories", maxDepth))
 		return
 	}
-	openUpOne(c.from, name)
+	_ = openUpOne(c.from, name) // what stays closed is said to be unreadable
 	dir, err := c.from.Open(name)
 	if err != nil {
 		c.skip(name, "cannot be read")
@@ -190,9 +190,10 @@ func (c *collector) copy(name string, in *os.File, size int64) error {
 }
 
 // openUpOne gives the owner all rights on one directory.
-func openUpOne(root *os.Root, name string) {
+func openUpOne(root *os.Root, name string) error {
 	info, err := root.Lstat(name)
-	if err == nil && info.IsDir() && info.Mode().Perm()&0o700 != 0o700 {
-		_ = root.Chmod(name, 0o700) // what stays closed is said to be unreadable
+	if err != nil || !info.IsDir() || info.Mode().Perm()&0o700 == 0o700 {
+		return err
 	}
+	return root.Chmod(name, 0o700)
 }

@@ -51,7 +51,8 @@ func TestBypass49_OnlyRegularFilesOfTheOutboxAreCollected(t *testing.T) {
 	scriptIn(t, outbox, `
 		mkdir -p a/b locked repo.git/objects repo.git/refs .vscode x/.git; echo one >one; echo two >a/b/two; echo "token hunter2hunter2." >masked
 		ln -s /etc/passwd link; ln -s /etc dir; ln -s one inside; mkfifo pipe; ln one hard; echo x >locked/x; chmod 0 locked/x locked
-		echo x >repo.git/HEAD; echo x >repo.git/config; echo x >.vscode/x; echo x >.netrc; echo x >$'new\nline'; echo x >x/.git/config; truncate -s 2T huge; echo x >receipt.json`)
+		echo x >repo.git/HEAD; echo x >repo.git/config; echo x >.vscode/x; echo x >.netrc; echo x >$'new\nline'; echo x >x/.git/config; truncate -s 2T huge; echo x >receipt.json
+		mkdir $'\xe4'; echo x >$'\xe4/\xe5'`)
 	got, err := run.Collect()
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +68,7 @@ func TestBypass49_OnlyRegularFilesOfTheOutboxAreCollected(t *testing.T) {
 	}, skipped); diff != "" {
 		t.Error(diff)
 	}
-	want := map[string]string{"one": "one\n", "hard": "one\n", "a/b/two": "two\n", "masked": "token " + secret.Masked + ".\n", "locked/x": "x\n", "repo.git/HEAD": "x\n", "receipt.json": "x\n"}
+	want := map[string]string{"one": "one\n", "hard": "one\n", "a/b/two": "two\n", "masked": "token " + secret.Masked + ".\n", "locked/x": "x\n", "repo.git/HEAD": "x\n", "receipt.json": "x\n", "\xe4/\xe5": "x\n"}
 	check := func(dir string) {
 		t.Helper()
 		if diff := cmp.Diff(want, readTree(t, dir)); diff != "" {

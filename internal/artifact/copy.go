@@ -180,7 +180,7 @@ func (r *Run) copyFile(t *Target, from, name string) error {
 // copyTree copies a directory of the run's, if there is one. Directories of that name
 // are entered, links never.
 func (r *Run) copyTree(t *Target, from string) error {
-	list, err := fs.ReadDir(r.root.FS(), from)
+	list, err := r.list(from)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -204,6 +204,16 @@ func (r *Run) copyTree(t *Target, from string) error {
 		}
 	}
 	return nil
+}
+
+// list reads a directory of the run's. Its names are bytes: package fs takes text only.
+func (r *Run) list(name string) ([]fs.DirEntry, error) {
+	dir, err := r.root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return dir.ReadDir(-1)
 }
 
 // replace writes a new file and renames it over the name.

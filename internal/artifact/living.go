@@ -135,11 +135,22 @@ func readLiving(state *os.Root, id string) (Living, error) {
 		return Living{}, err
 	}
 	// One that is being entered right now has not written it yet.
-	if json.Unmarshal(text, &run) != nil {
+	if readEntry(text, &run) != nil {
 		run = Living{}
 	}
 	run.Run = id
 	return run, nil
+}
+
+// readEntry reads what stands in a run's entry: lines of JSON, of which the later ones
+// add to the first.
+func readEntry(text []byte, into any) error {
+	for line := range bytes.Lines(text) {
+		if err := json.Unmarshal(line, into); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkLocked returns ErrEnded when nobody holds the entry's lock. The lock is the

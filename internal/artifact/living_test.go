@@ -3,8 +3,11 @@ package artifact
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -100,5 +103,65 @@ func TestPIDOfAnotherPlaceIsRefused(t *testing.T) {
 		if err := run.SameProcesses(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
+	}
+}
+
+// Who finds a run dead looks at what its command left when the last process is gone.
+func TestBypass46_SweepAwaitsTheEndOfWhatIsInside(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	r := enterRun(t, state, 0)
+	first := exec.CommandContext(t.Context(), "cat") // ends with its input
+	input, err := first.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Begun(first.Process.Pid), r.Keep(GuardedFile, []byte("x"))); err != nil {
+		t.Fatal(err)
+	}
+	if runs, err := List(state); err != nil || len(runs) != 1 || runs[0].PID != os.Getpid() {
+		t.Errorf("%v, listed %+v", err, runs)
+	}
+	r.Close() // as if its supervisor had died
+	swept := make(chan error)
+	ended := atomic.Bool{}
+	go func() {
+		_, err := Sweep(state, func(Dead) (event.Aside, error) {
+			if stat, err := os.ReadFile("/proc/" + strconv.Itoa(first.Process.Pid) + "/stat"); err != nil || !strings.Contains(string(stat), ") Z ") || !ended.Load() {
+				t.Errorf("%v: it was looked at while a process lived: %s", err, stat)
+			}
+			return event.Aside{}, nil
+		})
+		swept <- err
+	}()
+	ended.Store(true)
+	if err := input.Close(); err != nil { // the process is collected afterwards only
+		t.Fatal(err)
+	}
+	if err := <-swept; err != nil {
+		t.Error(err)
+	}
+	if err := first.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSweepDoesNotAwaitAnother(t *testing.T) {
+	for name, change := range map[string]func(*inside){
+		"process":   func(i *inside) { i.InitStarted++ },
+		"container": func(i *inside) { i.PIDNamespace++ },
+		"boot":      func(i *inside) { i.Boot = "" },
+		"none":      func(i *inside) { i.Init = 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			here := supervisor(0)
+			i := inside{Supervisor: here, Init: here.PID, InitStarted: here.PIDStarted}
+			change(&i)
+			if err := i.awaitEnd(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -144,8 +144,12 @@ func stillActive(state *os.Root, id string, f *os.File) bool {
 }
 
 func sweepOne(state *os.Root, d deadRun, aside func(Dead) (event.Aside, error)) (event.Swept, error) {
-	receipt := readStarted(d)
+	receipt, inside := readStarted(d)
 	s := event.Swept{Run: d.id, StartedAt: receipt.StartedAt, Cgroups: receipt.Cgroups}
+	if err := inside.awaitEnd(); err != nil {
+		s.Cgroups, s.Detail = nil, err.Error()
+		return s, nil // the next run looks again, and this one need not wait
+	}
 	if err := closeRecords(state, d.id, receipt, aside, &s); err != nil {
 		return s, err
 	}
@@ -164,14 +168,15 @@ func sweepOne(state *os.Root, d deadRun, aside func(Dead) (event.Aside, error)) 
 
 // readStarted reads what the dead supervisor knew when it began. A half-written
 // file leaves only the id.
-func readStarted(d deadRun) event.Receipt {
+func readStarted(d deadRun) (event.Receipt, inside) {
 	var receipt event.Receipt
+	var in inside
 	text, err := io.ReadAll(io.LimitReader(d.lock, maxStarted))
-	if err != nil || json.Unmarshal(text, &receipt) != nil {
-		receipt = event.Receipt{}
+	if err != nil || readEntry(text, &receipt) != nil || readEntry(text, &in) != nil {
+		receipt, in = event.Receipt{}, inside{}
 	}
 	receipt.Run = d.id
-	return receipt
+	return receipt, in
 }
 
 // closeRecords folds the denials and writes the receipt, unless there is one.

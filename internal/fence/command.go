@@ -87,6 +87,9 @@ func (f *fence) watchInit(m message) error {
 	if f.init, err = openProcess(pid, f.o.Self.Runner); err != nil {
 		return err
 	}
+	if err := f.run.Begun(pid); err != nil {
+		return err
+	}
 	return f.joinGroups(pid)
 }
 

@@ -24,6 +24,9 @@ const teardownLimit = 10 * time.Second
 // and each check stands for something that was looked at.
 func (f *fence) revoke() {
 	f.timed(stepKill, f.killAndSee)
+	if f.network != nil {
+		f.network.proxy.Floor() // looking through what is left may take long
+	}
 	dead := f.dead
 	if dead {
 		f.lookThrough()
