@@ -59,7 +59,7 @@ func resolve(o Options) (string, error) {
 // prepareFiles looks at each file that SQLite would open. The empty database is made
 // without being opened: closing a descriptor of it would release SQLite's locks.
 func prepareFiles(root *os.Root, o Options) error {
-	for _, name := range []string{File, File + "-wal", File + "-shm", File + "-journal", lockFile} {
+	for _, name := range []string{File, File + "-wal", File + "-shm", File + "-journal", lockFile, turnFile} {
 		info, err := root.Lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			if name != File {

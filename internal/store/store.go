@@ -29,8 +29,9 @@ import (
 // File-shm beside it.
 const File = "store.db"
 
-// DefaultWait is how long a transaction waits for those of other processes.
-const DefaultWait = 10 * time.Second
+// DefaultWait is how long a transaction waits for those of other processes: longer than
+// hundreds of them take together on a machine that is busy with other things.
+const DefaultWait = 30 * time.Second
 
 // Options say where the store is and what may be done to it.
 type Options struct {
@@ -50,6 +51,7 @@ type Store struct {
 	id     string
 	key    []byte
 	schema int
+	wait   time.Duration
 	db     *sql.DB
 	conn   *sql.Conn
 	turn   chan struct{} // held during a transaction
@@ -61,7 +63,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Wait == 0 {
 		o.Wait = DefaultWait
 	}
-	s := &Store{dir: o.Dir, turn: make(chan struct{}, 1)}
+	s := &Store{dir: o.Dir, wait: o.Wait, turn: make(chan struct{}, 1)}
 	if err := s.open(ctx, o); err != nil {
 		return nil, errors.Join(s.explain("opening the store", err), s.Close())
 	}
@@ -192,7 +194,7 @@ type Tx struct {
 // is kept whole if do returns nil, and leaves nothing otherwise. An error of do comes
 // back as it is; one of the store as an *Error.
 func (s *Store) Update(ctx context.Context, do func(*Tx) error) error {
-	return s.transact(ctx, "BEGIN IMMEDIATE", do)
+	return s.inTurn(ctx, func() error { return s.written(ctx, do) })
 }
 
 // UpdateDurably is Update that waits for the disk: what it kept outlives a crash of
@@ -202,7 +204,7 @@ func (s *Store) UpdateDurably(ctx context.Context, do func(*Tx) error) error {
 		if _, err := s.conn.ExecContext(ctx, "PRAGMA synchronous = FULL"); err != nil {
 			return s.explain("asking for durability", err)
 		}
-		err := s.begun(ctx, "BEGIN IMMEDIATE", do)
+		err := s.written(ctx, do)
 		if _, failed := s.conn.ExecContext(context.WithoutCancel(ctx), "PRAGMA synchronous = NORMAL"); failed != nil {
 			err = errors.Join(err, s.explain("asking for durability", failed))
 		}
@@ -212,11 +214,17 @@ func (s *Store) UpdateDurably(ctx context.Context, do func(*Tx) error) error {
 
 // View runs do on one unchanging state of the store. It never waits for writers.
 func (s *Store) View(ctx context.Context, do func(*Tx) error) error {
-	return s.transact(ctx, "BEGIN", do)
+	return s.inTurn(ctx, func() error { return s.begun(ctx, "BEGIN", do) })
 }
 
-func (s *Store) transact(ctx context.Context, begin string, do func(*Tx) error) error {
-	return s.inTurn(ctx, func() error { return s.begun(ctx, begin, do) })
+// written runs a transaction that writes, when no other process does.
+func (s *Store) written(ctx context.Context, do func(*Tx) error) error {
+	give, err := s.takeTurn(ctx)
+	if err != nil {
+		return s.explain("waiting for the store", err)
+	}
+	defer give()
+	return s.begun(ctx, "BEGIN IMMEDIATE", do)
 }
 
 func (s *Store) inTurn(ctx context.Context, do func() error) error {

@@ -243,6 +243,57 @@ func TestAWriterThatDoesNotEndIsAnError(t *testing.T) {
 	}
 }
 
+// Writers of many processes and many writers of one process all get their turn.
+func TestWritersTakeTurns(t *testing.T) {
+	dir := stateDir(t)
+	set(t, open(t, dir), "CREATE TABLE n (n INTEGER); INSERT INTO n VALUES (0)")
+	const stores, times = 16, 25
+	var all sync.WaitGroup
+	for range stores {
+		s, err := Open(t.Context(), Options{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		for range 2 {
+			all.Go(func() {
+				for range times {
+					err := s.Update(context.Background(), func(tx *Tx) error { _, err := tx.exec("UPDATE n SET n = n + 1"); return err })
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	var n int
+	err := open(t, dir).View(t.Context(), func(tx *Tx) error { _, err := tx.one("SELECT n FROM n", nil, &n); return err })
+	if err != nil || n != stores*2*times {
+		t.Errorf("%d, %v, want %d", n, err, stores*2*times)
+	}
+}
+
+func TestAWriterThatGivesUpLeavesTheTurn(t *testing.T) {
+	dir := stateDir(t)
+	a, b := open(t, dir), open(t, dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	err := a.Update(t.Context(), func(*Tx) error {
+		done := make(chan error)
+		go func() { done <- b.Update(ctx, func(*Tx) error { return nil }) }()
+		cancel()
+		return <-done
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	for _, s := range []*Store{a, b, a} {
+		if err := s.Update(t.Context(), func(*Tx) error { return nil }); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestAFullDiskIsAnError(t *testing.T) {
 	s := open(t, stateDir(t))
 	set(t, s, "PRAGMA max_page_count = 1")
