@@ -57,10 +57,11 @@ func fault(point string, runner int) error {
 	return nil
 }
 
-// patience is short where a test waits for something that hangs.
-func patience(limit time.Duration) time.Duration {
-	if _, mode := faultAt(); mode == "hang" {
-		return min(limit, 3*time.Second)
+// patience is short for the step that a test has hang.
+func patience(step string, limit time.Duration) time.Duration {
+	point, mode := faultAt()
+	if mode == "hang" && limit > 0 && (point == step || strings.HasPrefix(point, step+"/")) {
+		return min(limit, 2*time.Second)
 	}
 	return limit
 }

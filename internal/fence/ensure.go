@@ -72,7 +72,9 @@ func (f *fence) makeNetwork(context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.network = newNetwork(f.o, f.id, f.run, ca, f.probes, proxy.Config{Credentials: f.proxyCredentials(), Position: f.o.Position})
+	f.network = newNetwork(f.o, f.id, f.run, ca, f.probes, proxy.Config{
+		Credentials: f.proxyCredentials(), Position: f.o.Position, Trap: f.faults.catch,
+	})
 	f.network.trap = f.faults.catch
 	f.runFiles, err = f.trust(ca.CertificatePEM())
 	return err
@@ -105,7 +107,7 @@ func (f *fence) trust(runCA []byte) (map[string][]byte, error) {
 // openRecords begins what is recorded. From here the start has its limit: before, it
 // may have waited for a slot.
 func (f *fence) openRecords(context.Context) (err error) {
-	if err := f.conn.LimitReceive(time.Now().Add(patience(startLimit))); err != nil {
+	if err := f.conn.LimitReceive(time.Now().Add(patience("runner", startLimit))); err != nil {
 		return err
 	}
 	f.planLimits()

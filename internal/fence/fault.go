@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/trap"
@@ -20,10 +20,12 @@ const (
 )
 
 // hangLimit is how long one step may take that waits for nobody but the host; the
-// steps that look through whole projects have filesLimit.
+// steps that look through whole projects have filesLimit, and copying the records, which
+// may be large, copyLimit.
 const (
 	hangLimit  = 2 * time.Minute
 	filesLimit = 5 * time.Minute
+	copyLimit  = 30 * time.Minute
 )
 
 // faults is what the supervisor's own goroutines did wrong, and what hangs. It is all
@@ -38,6 +40,7 @@ type faults struct {
 	timer *time.Timer
 	limit time.Duration // of the step, counted anew after a pause
 	steps []event.Step  // as in the receipt, of the steps that are over
+	seen  []event.Check // the same of the revoke
 }
 
 func newFaults() *faults {
@@ -77,7 +80,7 @@ func (x *faults) noticed(s passStep, runner int) func() error {
 func (x *faults) enter(step string, limit time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.timer, x.limit = nil, patience(limit)
+	x.timer, x.limit = nil, patience(step, limit)
 	if limit > 0 {
 		x.timer = time.AfterFunc(x.limit, func() { x.stuck <- step })
 	}
@@ -89,6 +92,13 @@ func (x *faults) leave(s event.Step) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.steps = append(x.steps, s)
+}
+
+// checked notes what was seen at the revoke.
+func (x *faults) checked(c event.Check) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.seen = append(x.seen, c)
 }
 
 // pause suspends the watch: from here the step waits for somebody, and can be interrupted.
@@ -108,9 +118,12 @@ func (x *faults) resume() {
 	}
 }
 
-// limitOf is how long a step may take.
+// limitOf is how long a step may take. The call under a key is settled after the command,
+// and waits for nobody else's then.
 func limitOf(step string) time.Duration {
 	switch step {
+	case stepReceipt:
+		return copyLimit
 	case stepRun:
 		return 0 // the command's own time
 	case stepStale:
@@ -132,22 +145,27 @@ func watched(o Options, receipt event.Receipt, x *faults, pass func() Outcome) O
 	}
 }
 
-// giveUp kills everything inside and says what was not looked at. The records stay as
-// the next run's sweep wants to find them.
+// giveUp kills everything inside, unless that was seen to be over, and says what was not
+// looked at. The records stay as the next run's sweep wants to find them.
 func (x *faults) giveUp(o Options, receipt event.Receipt, step string) Outcome {
 	x.mu.Lock()
-	receipt.Steps = append([]event.Step{}, x.steps...)
+	receipt.Steps, receipt.Revoke = slices.Clone(x.steps), slices.Clone(x.seen)
 	x.mu.Unlock()
-	message := fmt.Sprintf("the step %s did not end within %s", step, patience(limitOf(step)))
+	message := fmt.Sprintf("the step %s did not end within %s", step, patience(step, limitOf(step)))
 	receipt.Steps = append(receipt.Steps, event.Step{Name: step, StartedAt: time.Now().UTC(), Detail: message})
-	started := time.Now()
-	err := endForGood(o.Self.Runner)
-	receipt.Steps = append(receipt.Steps, event.Step{Name: stepKill, StartedAt: started.UTC(), Duration: time.Since(started), OK: err == nil})
-	dead := event.Check{What: "the sandbox's own process ended", Verified: err == nil}
-	if err != nil {
-		dead.Detail = err.Error()
+	left := event.Check{What: step, Detail: message + ": what it holds ends with sbx, and the next run looks after the rest"}
+	if !slices.ContainsFunc(receipt.Steps, func(s event.Step) bool { return s.Name == stepRevoke }) {
+		left.What = stepRevoke
+		started := time.Now()
+		err := endForGood(o.Self.Runner)
+		receipt.Steps = append(receipt.Steps, event.Step{Name: stepKill, StartedAt: started.UTC(), Duration: time.Since(started), OK: err == nil})
+		dead := event.Check{What: "the runner ended, and with it everything inside", Verified: err == nil}
+		if err != nil {
+			dead.Detail = err.Error()
+		}
+		receipt.Revoke = append(receipt.Revoke, dead)
 	}
-	receipt.Revoke = []event.Check{dead, {What: stepRevoke, Detail: "the step " + step + " hangs: what it holds ends with sbx, and the next run looks after the rest"}}
+	receipt.Revoke = append(receipt.Revoke, left)
 	receipt.Result.Exit = ExitRefused
 	receipt.Result.Refusal = &event.Refusal{
 		Kind: event.RefusedSandbox, Code: codeHangs, Name: receipt.Run, Step: step, Message: message,
@@ -157,19 +175,19 @@ func (x *faults) giveUp(o Options, receipt event.Receipt, step string) Outcome {
 	return Outcome{Receipt: receipt, Exit: ExitRefused}
 }
 
-// endForGood kills the runner, and with it everything inside, and sees it end.
+// endForGood kills the runner, and with it everything inside, and sees it end. The
+// number may be another process's by now: that one has another parent.
 func endForGood(runner int) error {
 	if runner == 0 {
 		return nil
 	}
-	fd, err := unix.PidfdOpen(runner, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
+	p, err := openProcess(runner, os.Getpid())
 	if err != nil {
-		return errors.Join(fmt.Errorf("watching the runner: %w", err), killRunner(runner))
+		if parent, gone := parentOf(runner); gone != nil || parent != os.Getpid() {
+			return nil
+		}
+		return err
 	}
-	p := &process{fd: fd}
 	defer p.close()
 	ctx, cancel := context.WithTimeout(context.Background(), runnerLimit)
 	defer cancel()
@@ -182,7 +200,7 @@ const lastLook = time.Second
 // bounded runs one part of the teardown. One that hangs or panics must not keep the
 // rest from being taken back: it is an error, and left alone.
 func bounded[T any](f *fence, name string, limit time.Duration, do func(context.Context) (T, error)) (T, error) {
-	limit = patience(limit)
+	limit = patience(name, limit)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	type result struct {

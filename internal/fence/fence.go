@@ -129,22 +129,28 @@ func Run(ctx context.Context, o Options) Outcome {
 	})
 }
 
-// end closes the records. A panic there is the last thing that can go wrong: the sweep
-// of the next run finds the records as they are.
-func (f *fence) end(err error) (out Outcome) {
-	fault := trap.Call(func() error {
-		if err == nil {
-			err = f.faultRefusal()
-		}
-		out = f.settle(f.finish(err))
-		return nil
-	})
-	if fault != nil {
-		r, _ := errors.AsType[*event.Refusal](f.refusal(stepReceipt, fault))
-		f.receipt.Result.Exit, f.receipt.Result.Refusal = ExitRefused, r
-		out = Outcome{Receipt: f.receipt, Exit: ExitRefused}
+// end closes the records and settles the call. A panic there is the last thing that can
+// go wrong: the sweep of the next run finds the records as they are.
+func (f *fence) end(err error) Outcome {
+	f.faults.enter(stepReceipt, copyLimit)
+	defer f.faults.pause()
+	if err == nil {
+		err = f.faultRefusal()
 	}
-	return out
+	out := f.spoiled(stepReceipt, f.receipt, func() Outcome { return f.finish(err) })
+	f.faults.enter(stepKey, hangLimit)
+	return f.spoiled(stepKey, out.Receipt, func() Outcome { return f.settle(out) })
+}
+
+// spoiled is what do returns, or after a panic the receipt so far with a refusal.
+func (f *fence) spoiled(step string, so event.Receipt, do func() Outcome) (out Outcome) {
+	err := trap.Call(func() error { out = do(); return nil })
+	if err == nil {
+		return out
+	}
+	r, _ := errors.AsType[*event.Refusal](f.refusal(step, err))
+	so.Result.Exit, so.Result.Refusal = ExitRefused, r
+	return Outcome{Receipt: so, Exit: ExitRefused}
 }
 
 // faultRefusal is for a goroutine that fell after the last step of the pass.
@@ -431,6 +437,7 @@ func (f *fence) finish(err error) Outcome {
 		f.receipt.Result.Exit = ExitRefused
 		f.receipt.Result.Refusal = &event.Refusal{
 			Kind: event.RefusedSandbox, Name: f.id, Step: stepReceipt, Message: err.Error(), Cause: err,
+			Next: f.retry("look why its records could not be written"),
 		}
 	} else if f.target != nil {
 		out.Dir = f.target.Path()
@@ -438,6 +445,14 @@ func (f *fence) finish(err error) Outcome {
 	out.Receipt, out.Exit = f.receipt, f.receipt.Result.Exit
 	out.Receipt.Directory = f.run.Dir()
 	return out
+}
+
+// retry is the next step of a refusal that comes after the command.
+func (f *fence) retry(look string) string {
+	if f.launched {
+		return "the command may have done its work: " + look + " before you make the call again"
+	}
+	return look + ", and try again"
 }
 
 // keep writes the receipt and copies the records to where the caller wants them.

@@ -55,7 +55,7 @@ func TestFloorIsProvedOnlyByTheGateForBothAddresses(t *testing.T) {
 }
 
 func TestRefusalsNameKindStepAndWhatToDo(t *testing.T) {
-	f := &fence{id: "r1"}
+	f := &fence{id: "r1", faults: newFaults()}
 	for name, c := range map[string]struct {
 		err  error
 		kind event.RefusalKind
@@ -84,7 +84,7 @@ func TestRefusalsNameKindStepAndWhatToDo(t *testing.T) {
 }
 
 func TestUnverifiedRevokeFailsTheCallWhateverTheCommandReturned(t *testing.T) {
-	f := &fence{id: "r1"}
+	f := &fence{id: "r1", faults: newFaults()}
 	f.receipt.Result.Exit = 0
 	f.check("listeners closed", nil)
 	f.checkRevoke()

@@ -338,7 +338,7 @@ func (f *fence) settle(out Outcome) Outcome {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), teardownLimit)
 	defer cancel()
-	err := fault("settle", f.o.Self.Runner)
+	err := fault(stepKey+"/settle", f.o.Self.Runner)
 	switch {
 	case err != nil:
 	case f.commandEnded:
@@ -355,6 +355,7 @@ func (f *fence) settle(out Outcome) Outcome {
 		out.Receipt.Result.Refusal = &event.Refusal{
 			Kind: event.RefusedSandbox, Name: f.id, Step: stepKey, Cause: err,
 			Message: "noting what became of the call under its key: " + err.Error(),
+			Next:    f.retry("look with \"sbx keys list\" what is noted"),
 		}
 	}
 	return out

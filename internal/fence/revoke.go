@@ -61,6 +61,7 @@ func (f *fence) check(what string, err error) {
 	if err != nil {
 		c.Detail = err.Error()
 	}
+	f.faults.checked(c)
 	f.receipt.Revoke = append(f.receipt.Revoke, c)
 }
 
@@ -88,7 +89,7 @@ const nobodyInside = "pid namespace empty"
 // runner, on which the init depends.
 func (f *fence) killLate() error {
 	_, err := bounded(f, stepLateKill, teardownLimit, func(ctx context.Context) (struct{}, error) {
-		if err := f.endRunner(); err != nil || f.init == nil {
+		if err := endForGood(f.o.Self.Runner); err != nil || f.init == nil {
 			return struct{}{}, err
 		}
 		return struct{}{}, f.init.await(ctx)
@@ -128,11 +129,7 @@ const runnerLimit = 3 * time.Second
 
 // endRunner makes sure of the runner; whatever it held ends with it.
 func (f *fence) endRunner() error {
-	return killRunner(f.o.Self.Runner)
-}
-
-func killRunner(pid int) error {
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := unix.Kill(f.o.Self.Runner, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("killing the runner: %w", err)
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 func fault(string, int) error { return nil }
 
 // patience is a limit, which tests cannot wait for.
-func patience(limit time.Duration) time.Duration { return limit }
+func patience(_ string, limit time.Duration) time.Duration { return limit }
 
 // The places where a binary of the tests breaks the floor on purpose (broken.go), so
 // that a canary can be seen to notice. In every other binary they do nothing.

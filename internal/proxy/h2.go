@@ -349,7 +349,7 @@ func (h *h2) headers(f *http2.MetaHeadersFrame) error {
 		st.body.close(io.EOF)
 		st.remoteDone = true
 	}
-	go h.run(st, req, err)
+	h.s.cfg.Trap.Go(func() { h.run(st, req, err) })
 	return nil
 }
 

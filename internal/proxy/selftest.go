@@ -62,6 +62,7 @@ func (s *Server) proveIntercepted(ctx context.Context, host egress.Host, port ui
 	ours, theirs := net.Pipe()
 	done := make(chan struct{})
 	go func() { //nolint:contextcheck // connections are served without one
+		defer s.cfg.Trap.Catch()
 		defer close(done)
 		defer theirs.Close()
 		defer s.survive(theirs)

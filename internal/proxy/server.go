@@ -19,6 +19,7 @@ import (
 
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 // Recorder keeps the rows of a run.
@@ -90,6 +91,8 @@ type Config struct {
 	Limits      Limits
 	Clock       func() time.Time // nil: time.Now
 	NextID      func() uint64    // ids of records; nil: a counter of this Server
+	// Trap is told of faults that could not be kept to one connection.
+	Trap trap.Trap
 }
 
 // Server is the proxy of one run. It starts at the floor: everything is refused.
@@ -239,6 +242,7 @@ func (s *Server) start(c net.Conn, handle func(net.Conn)) {
 		return
 	}
 	go func() {
+		defer s.cfg.Trap.Catch()
 		defer s.handlers.Done()
 		defer s.forget(c)
 		defer s.survive(c)
