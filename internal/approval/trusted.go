@@ -163,3 +163,10 @@ func readAll(f *os.File, limit int64) ([]byte, error) {
 	}
 	return text, nil
 }
+
+// CountSigners says how many lines of the operator's allowed_signers file may approve,
+// once the file is one that counts. Every refusal is an *event.Refusal with the next step.
+func CountSigners(o Options) (int, error) {
+	signers, err := o.signers()
+	return signers.Len(), err
+}

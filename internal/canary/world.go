@@ -2,6 +2,7 @@ package canary
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/netip"
@@ -124,6 +125,25 @@ func (w *world) plan() prober.Plan {
 // host's own address.
 func (w *world) standIn() *fence.StandIn {
 	return &fence.StandIn{Lookup: w.lookup, Dial: w.dial, Knows: exempt, Roots: w.origin.Roots()}
+}
+
+// Alone is a world of one name, which lies at the address and may be dialled although
+// that is the host's own.
+func Alone(name string, at netip.AddrPort, roots *x509.CertPool) *fence.StandIn {
+	known := func(host egress.Host) bool { return host.String() == name }
+	return &fence.StandIn{
+		Lookup: func(_ context.Context, asked string) ([]netip.Addr, error) {
+			return nil, fmt.Errorf("resolving %s: there is nothing but %s", asked, name)
+		},
+		Knows: known, Roots: roots,
+		Dial: func(ctx context.Context, host egress.Host, _ uint16) (net.Conn, bool, error) {
+			if !known(host) {
+				return nil, false, nil
+			}
+			c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at.String())
+			return c, true, err
+		},
+	}
 }
 
 func exempt(host egress.Host) bool {

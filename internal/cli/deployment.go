@@ -1,7 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"os/exec"
+	"strings"
 	"time"
 
 	sbx "github.com/fractalboxdev/sbx"
@@ -72,4 +76,17 @@ func (e *environment) requireCanary(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// again runs one of sbx's own commands in a process of its own: a fencing sbx is split
+// before it starts. It returns what the command printed; the error has what it said.
+func (e *environment) again(ctx context.Context, argv ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", argv...) //nolint:gosec // one of our own commands
+	cmd.Args[0], cmd.Env = "sbx", e.env
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.Bytes(), fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.Bytes(), nil
 }

@@ -1,13 +1,10 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -102,14 +99,11 @@ func (o *dogfoodOptions) run(ctx context.Context, e *environment) error {
 
 // startPass makes one pass in a process of its own.
 func (e *environment) startPass(ctx context.Context, repo, plan string) (p verdict.Pass, err error) {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", dogfood.Command, "--repo", repo, "--", plan) //nolint:gosec // one of our own commands
-	cmd.Args[0], cmd.Env = "sbx", e.env
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return p, fmt.Errorf("rehearsing: %w: %s", err, strings.TrimSpace(stderr.String()))
+	text, err := e.again(ctx, dogfood.Command, "--repo", repo, "--", plan)
+	if err != nil {
+		return p, fmt.Errorf("rehearsing: %w", err)
 	}
-	if err := json.Unmarshal(stdout.Bytes(), &p); err != nil {
+	if err := json.Unmarshal(text, &p); err != nil {
 		return p, fmt.Errorf("reading what a pass came to: %w", err)
 	}
 	return p, nil

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -144,17 +143,13 @@ func (t *localTarget) Health(ctx context.Context) (deploy.Health, error) { retur
 
 // Probe makes a probe, or shows the fresh verdict of an earlier one.
 func (t *localTarget) Probe(ctx context.Context, kind verdict.Kind) (verdict.Record, error) {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", string(kind), "--json") //nolint:gosec // one of our own commands
-	cmd.Args[0], cmd.Env = "sbx", t.e.env
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
+	text, err := t.e.again(ctx, string(kind), "--json")
 	exit, ended := errors.AsType[*exec.ExitError](err)
 	if err != nil && (!ended || exit.ExitCode() != exitNegative) {
-		return verdict.Record{}, fmt.Errorf("probing this deployment: %w: %s", err, strings.TrimSpace(stderr.String()))
+		return verdict.Record{}, fmt.Errorf("probing this deployment: %w", err)
 	}
 	var r verdict.Record
-	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
+	if err := json.Unmarshal(text, &r); err != nil {
 		return verdict.Record{}, fmt.Errorf("reading the probe's verdict: %w", err)
 	}
 	return r, nil

@@ -5,12 +5,10 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 
 	"github.com/fractalboxdev/sbx/internal/canary"
-	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/profile"
@@ -100,19 +98,6 @@ func (p Plan) standIn(o *fence.Options) error {
 	roots := x509.NewCertPool()
 	roots.AddCert(certificate)
 	o.Derive = func(context.Context) (fence.Derived, error) { return fence.Derived{Grant: grant}, nil }
-	known := func(host egress.Host) bool { return host.String() == repositoryHost }
-	o.StandIn = &fence.StandIn{
-		Lookup: func(_ context.Context, name string) ([]netip.Addr, error) {
-			return nil, fmt.Errorf("resolving %s: there is nothing but %s", name, repositoryHost)
-		},
-		Knows: known, Roots: roots,
-		Dial: func(ctx context.Context, host egress.Host, _ uint16) (net.Conn, bool, error) {
-			if !known(host) {
-				return nil, false, nil
-			}
-			c, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.Origin.String())
-			return c, true, err
-		},
-	}
+	o.StandIn = canary.Alone(repositoryHost, p.Origin, roots)
 	return nil
 }

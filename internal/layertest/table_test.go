@@ -68,6 +68,7 @@ var table = map[string]place{
 	"stdio":          {adapter, []string{"trap"}},
 	"store":          {adapter, []string{"event", "floor", "grant", "report", "rollout", "secret", "ticket", "verdict"}},
 	"term":           {adapter, []string{"egress", "event", "grant", "report"}},
+	"toolchain":      {adapter, nil},
 	"trust":          {adapter, nil},
 	"upstream":       {adapter, []string{"egress", "trap"}},
 
@@ -78,6 +79,7 @@ var table = map[string]place{
 	"detached":  {story, []string{"fence", "workspace"}},
 	"dogfood":   {story, []string{"canary", "fence"}},
 	"fence":     {story, []string{"admission", "approval"}},
+	"preflight": {story, []string{"canary", "fence"}},
 	"workspace": {story, []string{"fence"}},
 
 	"cli":     {edge, nil},

@@ -167,6 +167,9 @@ func parseTime(text string, local *time.Location) (time.Time, error) {
 	return t, nil
 }
 
+// Len is how many lines there are.
+func (s Signers) Len() int { return len(s.list) }
+
 // Allow returns the principals of the first entry that lets the signature's key
 // sign for its namespace at that time. The error says why none does; it wraps
 // ErrUnknownSigner.

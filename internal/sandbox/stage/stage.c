@@ -24,7 +24,7 @@ int sbx_role, sbx_socket = -1, sbx_euid, sbx_egid, sbx_privileged;
 pid_t sbx_peer;
 
 // The commands that run something fenced. Every other command stays one process.
-static const char *const fencing[] = { "exec", "canary", "dogfood-pass", NULL };
+static const char *const fencing[] = { "exec", "canary", "dogfood-pass", "preflight-trial", NULL };
 
 static int fences(const char *command)
 {
