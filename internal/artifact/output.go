@@ -8,17 +8,19 @@ import (
 	"sync"
 )
 
-// output is output.log: at most limit bytes of what the command wrote.
+// output is output.log: at most limit bytes of what the command wrote, and a last line
+// when there was more. The command itself may go on: its output is passed on whole.
 type output struct {
 	mu      sync.Mutex
 	file    *os.File
 	limit   int64 // bytes
 	written int64
-	bound   *BoundError
+	full    bool
 	masked  io.WriteCloser // ends in append
 }
 
-// Write appends p without secrets, or as much of it as the bound allows.
+// Write appends p without secrets, or as much of it as the bound allows; the rest is
+// dropped.
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -32,11 +34,11 @@ type appender struct{ o *output }
 func (a appender) Write(p []byte) (int, error) { return a.o.append(p) }
 
 func (o *output) append(p []byte) (int, error) {
-	if o.bound != nil {
-		return 0, o.bound
-	}
 	if o.file == nil {
 		return 0, ErrFinished
+	}
+	if o.full {
+		return len(p), nil
 	}
 	room := o.limit - o.written
 	keep := p[:min(int64(len(p)), room)]
@@ -48,12 +50,12 @@ func (o *output) append(p []byte) (int, error) {
 	if len(keep) == len(p) {
 		return n, nil
 	}
-	o.bound = &BoundError{fmt.Sprintf("the command's output is over %d bytes, the bound of %s", o.limit, OutputFile)}
-	_, err = fmt.Fprintf(o.file, "\nsbx: %s; the rest is not kept\n", o.bound.What)
+	o.full = true
+	_, err = fmt.Fprintf(o.file, "\nsbx: the command's output is over %d bytes, the bound of %s; the rest is not kept\n", o.limit, OutputFile)
 	if err != nil {
 		return n, fmt.Errorf("writing the last line of %s: %w", OutputFile, err)
 	}
-	return n, o.bound
+	return len(p), nil
 }
 
 func (o *output) close() error {
@@ -62,11 +64,7 @@ func (o *output) close() error {
 	if o.file == nil {
 		return nil
 	}
-	err := o.masked.Close()
-	if errors.Is(err, o.bound) { // Write has returned it already, or there was nothing more to write
-		err = nil
-	}
-	err = errors.Join(err, o.file.Close())
+	err := errors.Join(o.masked.Close(), o.file.Close())
 	o.file = nil
 	return err
 }

@@ -309,7 +309,7 @@ func (r *Run) WouldDeny() int {
 }
 
 // Output returns the writer of output.log. Past the bound it writes a last line
-// that says so and returns a *BoundError from then on.
+// that says so; what follows is dropped.
 func (r *Run) Output() io.Writer { return &r.out }
 
 // Stream returns the writer of what the command writes to its stdout (1) or stderr (2):

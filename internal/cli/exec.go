@@ -37,6 +37,7 @@ type execOptions struct {
 	paths        wishes
 	timeout      time.Duration
 	limits       limitFlags
+	bounds       boundFlags
 	grace        time.Duration
 	artifacts    string
 	env          []string
@@ -100,6 +101,7 @@ func (o *execOptions) addFlags(cmd *cobra.Command) {
 	o.paths.addTo(f)
 	f.DurationVar(&o.timeout, "timeout", 0, "end the command after this `duration` (default: none)")
 	o.limits.addTo(f)
+	o.bounds.addTo(f)
 	f.DurationVar(&o.grace, "grace", 0, "time between SIGTERM and SIGKILL (default: operator configuration, else 5s)")
 	f.StringVar(&o.artifacts, "artifacts", "", "copy the run's records into this `directory` when everything is dead")
 	f.StringArrayVar(&o.env, "env", nil, "pass on a variable, as `NAME` or NAME=VALUE; may be given several times")
@@ -205,6 +207,9 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 		return fence.Options{}, err
 	}
 	if f.Limits, err = o.limits.parse(o.timeout); err != nil {
+		return fence.Options{}, err
+	}
+	if f.Bounds, err = o.bounds.parse(); err != nil {
 		return fence.Options{}, err
 	}
 	if o.artifacts != "" {

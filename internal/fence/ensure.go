@@ -46,8 +46,16 @@ func (f *fence) ensure(ctx context.Context) error {
 		name string
 		do   func(context.Context) error
 	}{
-		{"host", f.lookAtHost}, {"ticket", f.admit}, {"position", f.settlePosition}, {"records", f.openRecords}, {"rollout", f.beginObserved}, {"limits", f.makeLimits},
-		{"plan", f.plan}, {"spec", f.sendSpec}, {"network", f.makeNetwork}, {"listen", f.listen},
+		{"host", f.lookAtHost},
+		{"ticket", f.admit},
+		{"position", f.settlePosition},
+		{"records", f.openRecords},
+		{"rollout", f.beginObserved},
+		{"limits", f.makeLimits},
+		{"plan", f.plan},
+		{"spec", f.sendSpec},
+		{"network", f.makeNetwork},
+		{"listen", f.listen},
 	} {
 		if err := fault(stepEnsure+"/"+part.name, f.o.Self.Runner); err != nil {
 			return err
@@ -72,8 +80,11 @@ func (f *fence) makeNetwork(context.Context) error {
 	if err != nil {
 		return err
 	}
+	if n := f.o.Bounds.Certificates; n > 0 {
+		ca.LimitLeaves(n)
+	}
 	f.network = newNetwork(f.o, f.id, f.run, ca, f.probes, proxy.Config{
-		Credentials: f.proxyCredentials(), Position: f.o.Position, Trap: f.faults.catch,
+		Credentials: f.proxyCredentials(), Position: f.o.Position, Trap: f.faults.catch, Limits: f.o.Bounds.proxy(),
 	})
 	f.network.trap = f.faults.catch
 	f.runFiles, err = f.trust(ca.CertificatePEM())
@@ -113,6 +124,7 @@ func (f *fence) openRecords(context.Context) (err error) {
 	f.planLimits()
 	f.run, err = artifact.Open(artifact.Options{
 		StateDir: f.o.StateDir, RunID: f.id, Started: f.receipt, OnDenial: f.denied, Redact: f.redactor, Grace: f.o.Grace, Replay: f.o.Key != "",
+		MaxRows: f.o.Bounds.Rows, MaxOutput: f.o.Bounds.Output,
 	})
 	if err != nil {
 		return err

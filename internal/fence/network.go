@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -42,6 +43,7 @@ type network struct {
 	log       recorder
 	run       string
 	position  proxy.Position
+	names     int // the bound of names
 	observe   func(event.Request)
 	trap      trap.Trap // of the servers' goroutines
 	lost      atomic.Int64
@@ -53,11 +55,12 @@ type network struct {
 func newNetwork(o Options, run string, log recorder, authority *pki.Authority, p *probes, cfg proxy.Config) *network {
 	n := &network{
 		authority: authority, probes: p, log: log, run: run, position: cfg.Position, observe: o.OnRequest,
-		tls: &tls.Config{MinVersion: tls.VersionTLS12},
+		names: cmp.Or(o.Bounds.Names, resolver.DefaultLimit),
+		tls:   &tls.Config{MinVersion: tls.VersionTLS12},
 	}
 	dialer, way := routes(o.StandIn)
 	n.dialer, way, cfg = dialer, brokenRoute(way), brokenProxy(cfg)
-	n.resolver = resolver.New(resolver.Config{Overflow: n.overflow})
+	n.resolver = resolver.New(resolver.Config{Limit: o.Bounds.Names, Overflow: n.overflow})
 	cfg.Run, cfg.Recorder, cfg.Certificate = run, n, authority.Leaf
 	cfg.NameOf, cfg.Vet, cfg.Dial, cfg.UpstreamTLS = n.nameOf, way.Vet, way.Dial, n.tls
 	n.proxy = proxy.New(cfg)
@@ -95,7 +98,7 @@ func (n *network) Complete(c event.Completion) { n.log.Complete(c) }
 func (n *network) overflow(name string) {
 	_ = n.log.Record(event.Request{
 		Time: time.Now().UTC(), Run: n.run, Source: event.SourceDNS, Protocol: "dns", Host: name, Verdict: "deny",
-		Code: string(egress.CodeBoundNames), Reason: fmt.Sprintf("the run has asked for more than %d names", resolver.DefaultLimit),
+		Code: string(egress.CodeBoundNames), Reason: fmt.Sprintf("the run has asked for more than %d names", n.names),
 	})
 }
 

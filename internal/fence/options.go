@@ -45,6 +45,7 @@ type Options struct {
 	// Classes defines a class. Limits are the caller's own, and only lower what it says.
 	Classes func(class.Name) class.Definition
 	Limits  class.Limits
+	Bounds  Bounds // of what sbx itself holds
 
 	Key         string // of idempotency, "" for none
 	StdinDigest string // of what Stdin has, with a Key
@@ -95,6 +96,23 @@ type Options struct {
 	StandIn *StandIn
 	// Busy is told when the command has the terminal to itself, and when it has not.
 	Busy func(bool)
+}
+
+// Bounds are what one run can make sbx itself hold. Zero fields are the defaults of
+// docs/receipt.md.
+type Bounds struct {
+	Names        int // looked up
+	Connections  int // at once
+	Streams      int // HTTP/2 requests at once
+	Certificates int // hosts with a leaf
+	Rows         int // recorded requests
+	HeadBytes    int64
+	BodyBytes    int64
+	Output       int64 // bytes kept
+}
+
+func (b Bounds) proxy() proxy.Limits {
+	return proxy.Limits{Connections: b.Connections, Streams: b.Streams, HeadBytes: b.HeadBytes, BufferedBytes: b.BodyBytes}
 }
 
 // Outcome is how a run ended.

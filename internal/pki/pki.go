@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// MaxLeaves bounds how many hosts one run can have certificates for. The code
+// MaxLeaves bounds how many hosts one run can have certificates for by default. The code
 // inside the fence chooses the names, so the bound is what keeps memory finite.
 const MaxLeaves = 4096
 
@@ -31,14 +31,19 @@ const (
 	maxCommon    = 64 // RFC 5280, ub-common-name
 )
 
-// ErrLeafLimit is returned by Leaf for a new host once MaxLeaves were minted.
-var ErrLeafLimit error = boundError{}
+// ErrLeafLimit is wrapped by what Leaf returns for a new host once as many were minted
+// as there may be.
+var ErrLeafLimit = errors.New("the bound of leaf certificates")
 
-type boundError struct{}
+// boundError says which bound that is.
+type boundError struct{ limit int }
 
-func (boundError) Error() string {
-	return fmt.Sprintf("the run has made %d leaf certificates, its bound", MaxLeaves)
+func (e boundError) Error() string {
+	return fmt.Sprintf("the run has made %d leaf certificates, its bound", e.limit)
 }
+
+// Unwrap returns ErrLeafLimit.
+func (boundError) Unwrap() error { return ErrLeafLimit }
 
 // Bound tells callers that know only the method what kind of failure this is.
 func (boundError) Bound() bool { return true }
@@ -56,6 +61,7 @@ type Authority struct {
 	key    *ecdsa.PrivateKey // nil after Destroy
 	leaf   *ecdsa.PrivateKey // one key for all leaves: they protect nothing from each other
 	leaves map[string]*entry
+	limit  int // of leaves
 }
 
 // entry is one host's leaf; its lock makes concurrent first connections mint once.
@@ -85,7 +91,15 @@ func NewAuthority(now time.Time) (*Authority, error) {
 		key:     key,
 		leaf:    leaf,
 		leaves:  make(map[string]*entry),
+		limit:   MaxLeaves,
 	}, nil
+}
+
+// LimitLeaves sets another bound than MaxLeaves.
+func (a *Authority) LimitLeaves(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.limit = n
 }
 
 func signAuthority(key *ecdsa.PrivateKey, now time.Time) (*x509.Certificate, error) {
@@ -181,8 +195,8 @@ func (a *Authority) entry(name string) (*entry, error) {
 	if e, ok := a.leaves[name]; ok {
 		return e, nil
 	}
-	if len(a.leaves) >= MaxLeaves {
-		return nil, ErrLeafLimit
+	if len(a.leaves) >= a.limit {
+		return nil, boundError{a.limit}
 	}
 	e := new(entry)
 	a.leaves[name] = e

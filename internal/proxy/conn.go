@@ -354,10 +354,10 @@ func (s *Server) handshakeFailed(c *clientConn, err error) {
 	switch {
 	case o.sniText != "" && o.sni.IsZero():
 		r = refuse(egress.CodeMalformed, "the server name is no host name: "+err.Error())
+	case isBound(err): // also where the gate would have refused: it was not asked
+		r = refuseBound(egress.CodeBoundLeaves, err.Error())
 	case d.Stage == egress.StageGate && !host.IsZero() && s.current.Load().position == Enforce:
 		r = refuseDecision(d)
-	case isBound(err):
-		r = refuseBound(egress.CodeBoundLeaves, err.Error())
 	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
 		return // a granted host may be tried and left; nothing was asked
 	}

@@ -216,52 +216,61 @@ func floodOf(fr *http2.Framer, block []byte, ends bool) {
 
 // A server that speaks HTTP/2 badly fails its own requests, and nothing else.
 func TestHostileHTTP2Upstreams(t *testing.T) {
+	t.Parallel()
 	for name, answer := range hostileH2 {
-		w := newWorld(t)
-		var conns atomic.Int64
-		port := w.rawOriginH2("bad.test", func(c net.Conn) {
-			conns.Add(1)
-			fr := http2.NewFramer(c, c)
-			fr.AllowIllegalWrites = true
-			if _, err := io.ReadFull(c, make([]byte, len(http2.ClientPreface))); err != nil {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each failure is tried again after a while
+			hostileAnswer(t, answer)
+		})
+	}
+}
+
+func hostileAnswer(t *testing.T, answer func(fr *http2.Framer, block func(fields ...string) []byte)) {
+	t.Helper()
+	w := newWorld(t)
+	var conns atomic.Int64
+	port := w.rawOriginH2("bad.test", func(c net.Conn) {
+		conns.Add(1)
+		fr := http2.NewFramer(c, c)
+		fr.AllowIllegalWrites = true
+		if _, err := io.ReadFull(c, make([]byte, len(http2.ClientPreface))); err != nil {
+			return
+		}
+		_ = fr.WriteSettings()
+		var buf bytes.Buffer
+		enc := hpack.NewEncoder(&buf)
+		for {
+			f, err := fr.ReadFrame()
+			if err != nil {
 				return
 			}
-			_ = fr.WriteSettings()
-			var buf bytes.Buffer
-			enc := hpack.NewEncoder(&buf)
-			for {
-				f, err := fr.ReadFrame()
-				if err != nil {
-					return
-				}
-				if _, ok := f.(*http2.HeadersFrame); ok {
-					go func() { _, _ = io.Copy(io.Discard, c) }()
-					answer(fr, func(fields ...string) []byte {
-						buf.Reset()
-						for i := 0; i+1 < len(fields); i += 2 {
-							_ = enc.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
-						}
-						return bytes.Clone(buf.Bytes())
-					})
-					return
-				}
+			if _, ok := f.(*http2.HeadersFrame); ok {
+				go func() { _, _ = io.Copy(io.Discard, c) }()
+				answer(fr, func(fields ...string) []byte {
+					buf.Reset()
+					for i := 0; i+1 < len(fields); i += 2 {
+						_ = enc.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
+					}
+					return bytes.Clone(buf.Bytes())
+				})
+				return
 			}
-		})
-		good := w.origin(hello, false, "good.test")
-		w.grant(rule(t, "bad.test", port, "GET", "/**"), rule(t, "good.test", good, "GET", "/**"))
-		got := w.do(w.client(transparentH2), "GET", urlFor("https", "bad.test", port, "/x"), "")
-		if got.err == nil && got.status != 502 || got.header.Get("Set-Cookie") != "" {
-			t.Errorf("%s: %d %.100q %v", name, got.status, got.body, got.header)
 		}
-		if conns.Load() == 0 {
-			t.Errorf("%s: the server was not asked", name)
-		}
-		if done := w.rows.completed(1)[0]; done.Error == "" {
-			t.Errorf("%s: %+v", name, done)
-		}
-		if got := w.do(w.client(transparentH2), "GET", urlFor("https", "good.test", good, "/x"), ""); got.body != "hello GET /x" {
-			t.Errorf("%s: another host: %+v", name, got)
-		}
+	})
+	good := w.origin(hello, false, "good.test")
+	w.grant(rule(t, "bad.test", port, "GET", "/**"), rule(t, "good.test", good, "GET", "/**"))
+	got := w.do(w.client(transparentH2), "GET", urlFor("https", "bad.test", port, "/x"), "")
+	if got.err == nil && got.status != 502 || got.header.Get("Set-Cookie") != "" {
+		t.Errorf("%d %.100q %v", got.status, got.body, got.header)
+	}
+	if conns.Load() == 0 {
+		t.Error("the server was not asked")
+	}
+	if done := w.rows.completed(1)[0]; done.Error == "" {
+		t.Errorf("%+v", done)
+	}
+	if got := w.do(w.client(transparentH2), "GET", urlFor("https", "good.test", good, "/x"), ""); got.body != "hello GET /x" {
+		t.Errorf("another host: %+v", got)
 	}
 }
 
