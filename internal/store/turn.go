@@ -54,7 +54,7 @@ func (s *Store) awaitTurn(ctx context.Context, fd int, give func()) (func(), err
 		err = &Error{Kind: ErrLocked, Detail: fmt.Sprintf("others have been writing for %s", s.wait)}
 	}
 	go func() { // a lock that is being waited for cannot be called off
-		<-mine
+		_ = <-mine // taken or not, it is given back
 		give()
 	}()
 	return nil, err
