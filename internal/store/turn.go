@@ -54,8 +54,8 @@ func (s *Store) awaitTurn(ctx context.Context, fd int, give func()) (func(), err
 		err = &Error{Kind: ErrLocked, Detail: fmt.Sprintf("others have been writing for %s", s.wait)}
 	}
 	go func() { // a lock that is being waited for cannot be called off
-		_ = <-mine // taken or not, it is given back
-		give()
+		defer give()
+		<-mine //nolint:errcheck // taken or not, it is given back
 	}()
 	return nil, err
 }
