@@ -21,6 +21,7 @@ var insideAttempts = []attempt{
 	{"host name", "EPERM", `called(170, b'x', 1)`},
 	{"raw socket", "EPERM", `socket(AF_INET, SOCK_RAW, IPPROTO_ICMP)`},
 	{"packet socket", "EAFNOSUPPORT", `socket(17, SOCK_RAW, 0)`},
+	{"packet socket, as inet", "EPERM", `socket(AF_INET, 10, 0x300)`},
 	{"nftables", "EPROTONOSUPPORT", `socket(AF_NETLINK, SOCK_RAW, 12)`},
 	{"iptables", "EPERM", `socket(AF_INET, SOCK_DGRAM).setsockopt(SOL_IP, 64, bytes(100))`},
 	{"ip6tables", "EPERM", `socket(AF_INET6, SOCK_DGRAM).setsockopt(IPPROTO_IPV6, 64, bytes(100))`},

@@ -101,7 +101,10 @@ func socketRefusals() []refusal {
 		for _, kind := range []uint64{unix.SOCK_SEQPACKET, unix.SOCK_DCCP} {
 			out = append(out, refusal{"socket", unix.ESOCKTNOSUPPORT, []condition{low(0, family), {1, socketKind, kind}}})
 		}
-		out = append(out, refusal{"socket", unix.EPERM, []condition{low(0, family), {1, socketKind, unix.SOCK_RAW}}})
+		// SOCK_PACKET of inet is another word for the family of packet sockets (packet(7)).
+		for _, kind := range []uint64{unix.SOCK_RAW, unix.SOCK_PACKET} {
+			out = append(out, refusal{"socket", unix.EPERM, []condition{low(0, family), {1, socketKind, kind}}})
+		}
 		for _, protocol := range []uint64{unix.IPPROTO_SCTP, unix.IPPROTO_DCCP, unix.IPPROTO_L2TP, protocolSMC} {
 			out = append(out, refusal{"socket", unix.EPROTONOSUPPORT, []condition{low(0, family), low(2, protocol)}})
 		}

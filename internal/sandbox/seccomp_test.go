@@ -88,6 +88,7 @@ func attempts(dir string) []attempt {
 		{"vsock", unix.EAFNOSUPPORT, raw(unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM, 0)},
 		{"vsock, high bits", unix.EAFNOSUPPORT, raw(unix.SYS_SOCKET, unix.AF_VSOCK|high, unix.SOCK_STREAM, 0)},
 		{"packet", unix.EAFNOSUPPORT, raw(unix.SYS_SOCKET, unix.AF_PACKET, unix.SOCK_RAW, 0)},
+		{"packet, as inet", unix.EPERM, raw(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_PACKET|unix.SOCK_CLOEXEC, 0x300)},
 		{"alg", unix.EAFNOSUPPORT, raw(unix.SYS_SOCKET, unix.AF_ALG, unix.SOCK_SEQPACKET, 0)},
 		{"sctp", unix.EPROTONOSUPPORT, raw(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP)},
 		{"nfnetlink", unix.EPROTONOSUPPORT, raw(unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)},
