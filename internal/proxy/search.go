@@ -246,7 +246,7 @@ const (
 	decodedPiece = 160 << 10
 )
 
-var errHeld = fmt.Errorf("more than %d bytes wait for their decoding", maxHeld)
+var errHeld = errors.New("more than 4 MiB wait for their decoding")
 
 // feed is what a decoder reads, as a coding.Source: bytes that are held until they may
 // go on.

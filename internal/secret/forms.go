@@ -64,10 +64,13 @@ func base64Inside(text string, offset int) string {
 // space), and of encoders that leave nothing.
 var plains = []string{
 	unreserved, unreserved + "!$&'()*,;:@=+", unreserved + "!$&'()*,;:@=+/", unreserved + "!'()*", unreserved + ";,/?:@&=+$#!'()*",
-	unreserved + "/", unreserved + "$&+=:@", unreserved + "$&+,/:;=@", unreserved + "*", strings.TrimSuffix(unreserved, "~") + "*", "",
+	unreserved + "/", unreserved + "$&+=:@", unreserved + "$&+,/:;=@", unreserved + "*", withoutTilde + "*", "",
 }
 
-const unreserved = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+const (
+	withoutTilde = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._"
+	unreserved   = withoutTilde + "~"
+)
 
 func percent(text, plain, digits string) string {
 	var b strings.Builder
