@@ -20,7 +20,7 @@ import (
 
 func newRunsCommand(e *environment) *cobra.Command {
 	runs := group("runs", "The records of runs: what was done, denied and written")
-	runs.AddCommand(newRunsListCommand(e), newRunsShowCommand(e), newRunsLogsCommand(e), newRunsGCCommand(e))
+	runs.AddCommand(newRunsListCommand(e), newRunsShowCommand(e), newRunsLogsCommand(e), newRunsAnnotateCommand(e), newRunsGCCommand(e))
 	return runs
 }
 
