@@ -181,18 +181,11 @@ func (f *fence) plan(context.Context) (err error) {
 
 // look reads the host's facts and refuses what no sandbox can be made of.
 func (f *fence) look() (sandbox.Facts, identity, error) {
-	home, ok := lookup(f.o.Env, "HOME")
-	if !ok || !path.IsAbs(home) {
-		home = "/nonexistent"
-	}
 	if f.pathsErr != nil {
 		return sandbox.Facts{}, identity{}, f.pathsErr
 	}
-	request := sandbox.FactsRequest{Home: home, Path: f.searchPath(), Workdir: f.paths.Workdir}
-	if u, err := user.LookupId(strconv.Itoa(f.o.Self.UID)); err == nil {
-		request.Account = u.HomeDir
-	}
-	facts, err := sandbox.ReadFacts(request)
+	f.readFacts()
+	facts, err := f.host.facts, f.host.err
 	if err == nil {
 		err = sandbox.CheckPaths(facts, f.paths)
 	}
@@ -210,6 +203,30 @@ func (f *fence) look() (sandbox.Facts, identity, error) {
 	}
 	who, err := f.identity()
 	return facts, who, err
+}
+
+// hostFacts are what was read of the host.
+type hostFacts struct {
+	read  bool
+	facts sandbox.Facts
+	err   error // reported by whoever needs the facts
+}
+
+// readFacts reads the host's facts, once.
+func (f *fence) readFacts() {
+	if f.host.read {
+		return
+	}
+	home, ok := lookup(f.o.Env, "HOME")
+	if !ok || !path.IsAbs(home) {
+		home = "/nonexistent"
+	}
+	request := sandbox.FactsRequest{Home: home, Path: f.searchPath(), Workdir: f.paths.Workdir}
+	if u, err := user.LookupId(strconv.Itoa(f.o.Self.UID)); err == nil {
+		request.Account = u.HomeDir
+	}
+	f.host.read = true
+	f.host.facts, f.host.err = sandbox.ReadFacts(request)
 }
 
 func (f *fence) searchPath() string {

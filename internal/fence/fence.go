@@ -80,6 +80,7 @@ type fence struct {
 
 	paths    sandbox.Paths
 	pathsErr error
+	host     hostFacts
 	own      []ownPath
 	searched func() (project.Survey, error)
 	survey   project.Survey
@@ -386,6 +387,9 @@ func (f *fence) sweep(ctx context.Context) error {
 	f.receipt.Swept = swept
 	if len(swept) > 0 {
 		f.searchAgain()
+	}
+	if f.pathsErr == nil {
+		f.readFacts() // the store is still being opened
 	}
 	err = errors.Join(err, f.freeDead(ctx), f.tellRollouts(ctx))
 	if len(f.receipt.Swept) > 0 && f.o.OnSwept != nil {
