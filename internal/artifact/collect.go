@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -117,7 +118,7 @@ func looksLikeRepository(entries []fs.DirEntry) bool {
 func (c *collector) entry(name string, e fs.DirEntry, repository bool, depth int) {
 	kind := guard.Of([]byte(e.Name()))
 	switch {
-	case strings.ContainsFunc(e.Name(), func(r rune) bool { return r < ' ' || r == 0x7f }):
+	case strings.ContainsFunc(e.Name(), misleads):
 		c.skip(name, "its name has control characters")
 	case kind != guard.Plain && kind != guard.Quiet && kind != guard.Skip || repository && strings.HasPrefix(e.Name(), "config"):
 		c.skip(name, "programs outside would run or obey it")
@@ -151,6 +152,9 @@ func (c *collector) file(name string) {
 		c.failed = c.copy(name, in, info.Size())
 	}
 }
+
+// misleads reports whether a character changes how a terminal shows others.
+func misleads(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
 
 // openRegular never waits, and follows no link.
 func (c *collector) openRegular(name string) (*os.File, error) {

@@ -52,7 +52,7 @@ func TestBypass49_OnlyRegularFilesOfTheOutboxAreCollected(t *testing.T) {
 		mkdir -p a/b locked repo.git/objects repo.git/refs .vscode x/.git; echo one >one; echo two >a/b/two; echo "token hunter2hunter2." >masked
 		ln -s /etc/passwd link; ln -s /etc dir; ln -s one inside; mkfifo pipe; ln one hard; echo x >locked/x; chmod 0 locked/x locked
 		echo x >repo.git/HEAD; echo x >repo.git/config; echo x >.vscode/x; echo x >.netrc; echo x >$'new\nline'; echo x >x/.git/config; truncate -s 2T huge; echo x >receipt.json
-		mkdir $'\xe4'; echo x >$'\xe4/\xe5'`)
+		mkdir $'\xe4'; echo x >$'\xe4/\xe5'; echo x >$'\xe2\x80\xae.txt'; mkdir $'\xc2\x9b31m'`)
 	got, err := run.Collect()
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestBypass49_OnlyRegularFilesOfTheOutboxAreCollected(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{
 		"link": "not a regular file", "dir": "not a regular file", "inside": "not a regular file", "pipe": "not a regular file",
 		"repo.git/config": "programs outside would run or obey it", ".vscode": "programs outside would run or obey it", "x/.git": "programs outside would run or obey it",
-		".netrc": "it holds credentials", "new\nline": "its name has control characters", "huge": "over 1073741824 bytes in all",
+		".netrc": "it holds credentials", "new\nline": "its name has control characters", "\u202e.txt": "its name has control characters", "\u009b31m": "its name has control characters", "huge": "over 1073741824 bytes in all",
 	}, skipped); diff != "" {
 		t.Error(diff)
 	}

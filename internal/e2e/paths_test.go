@@ -49,6 +49,24 @@ func TestNamedPaths(t *testing.T) {
 	})
 }
 
+// What was named is what a later run finds under that name.
+func TestBypass51_NamedPathsStayWhereTheyAre(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		succeeded(t, outside(t, lab, who, "mkdir -p config/sub docs .github/workflows .github/docs ../secret; echo KEY >config/.env; echo DOC >docs/doc; echo DOC >.github/docs/doc; echo mine >config/sub/file"))
+		options := []string{"--hide", "config/.env", "--ro=docs/doc", "--ro=.github/docs", "--ro=config/sub"}
+		got := shell(t, lab, who, `
+			exec 2>/dev/null
+			mv config moved; mv docs moved2; mkdir -p config docs; touch config/.env; for f in docs/doc .github/docs/doc config/sub/file; do echo EVIL >$f; done
+			mv .github moved3; touch config/new .github/new docs/new; ln -s ../secret out; cat config/.env`, options...)
+		printed(t, got, "")
+		printed(t, shell(t, lab, who, "cat config/.env docs/doc .github/docs/doc config/sub/file; ls config", options...), "DOC\nDOC\nmine\nnew\nsub\n")
+		refused(t, run(t, lab, who, "--rw", "out", "--", "touch", "ran"), "--rw", "out", "leads through a link")
+		nothingRan(t, lab, who)
+		printed(t, outside(t, lab, who, "cat config/.env; rm -r ../secret"), "KEY\n")
+	})
+}
+
 // The working directory can be read-only but for a part.
 func TestReadOnlyButForAPart(t *testing.T) {
 	lab := sbxtest.NewLab(t)

@@ -62,6 +62,7 @@ func (f *fence) takeSurvey(facts *sandbox.Facts) (err error) {
 		return fmt.Errorf("finding sbx's own program: %w", err)
 	}
 	facts.Protected = sandbox.Guard(facts.Protected, sandbox.Resolve(program), f.paths.Writable)
+	facts.Protected = sandbox.Pin(facts.Protected, f.paths.Kept(), f.paths.Writable)
 	f.receipt.Shown = nil
 	for _, s := range f.paths.Shown {
 		f.receipt.Shown = append(f.receipt.Shown, event.Shown{Path: s.Real, Access: string(s.Access), Why: "asked for"})

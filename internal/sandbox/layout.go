@@ -107,9 +107,6 @@ func Layout(f Facts, r LayoutRequest) []Entry {
 	}
 	tree = append(tree, pathEntries(f, r)...)
 	tree = append(tree, linkEntries(r.Paths, tree)...)
-	for _, p := range f.Protected {
-		tree = append(tree, protect(p))
-	}
 	for _, s := range r.Sockets {
 		tree = append(tree, Entry{Kind: Socket, Source: s, Target: s})
 	}
@@ -134,7 +131,8 @@ func systemEntries(f Facts) (tree []Entry) {
 }
 
 // pathEntries put the project, its repository and what else was asked for where they
-// are outside, what is in a directory after the directory.
+// are outside, and what is protected there: what is in a directory after the directory,
+// which would cover it.
 func pathEntries(f Facts, r LayoutRequest) []Entry {
 	var tree []Entry
 	add := func(p string, access Access) {
@@ -152,6 +150,9 @@ func pathEntries(f Facts, r LayoutRequest) []Entry {
 				add(p, ReadOnly)
 			}
 		}
+	}
+	for _, p := range f.Protected {
+		tree = append(tree, protect(p))
 	}
 	slices.SortStableFunc(tree, func(a, b Entry) int { return strings.Compare(a.Target, b.Target) })
 	return tree

@@ -73,7 +73,7 @@ func TestOnlyProjectCachesAndPrivateMemoryAreWritable(t *testing.T) {
 			writable = append(writable, e.Target)
 		}
 	}
-	want := []string{"/home/ann/.npm", OutboxPath, "/home/ann/src/app", "/home/ann/src/app/docs/out", "/home/ann/src/app/.git"}
+	want := []string{"/home/ann/.npm", OutboxPath, "/home/ann/src/app", "/home/ann/src/app/.git", "/home/ann/src/app/docs/out"}
 	if diff := cmp.Diff(want, writable); diff != "" {
 		t.Error(diff)
 	}

@@ -66,7 +66,28 @@ func ResolvePaths(workdir string, wishes []Wish) (Paths, error) {
 			p.ReadOnly = true
 		}
 	}
-	return p, conflict(p.Shown)
+	return p, errors.Join(conflict(p.Shown), planted(workdir, p))
+}
+
+// planted refuses a path that leads through a link which an earlier command may have
+// made: it would give away what that one chose.
+func planted(workdir string, p Paths) error {
+	dirs := []Shown{{Path: workdir, Real: p.Workdir}}
+	for _, s := range p.Shown {
+		if s.Access == Writable {
+			dirs = append(dirs, s)
+		}
+	}
+	for _, s := range p.Shown {
+		for _, dir := range dirs {
+			for _, name := range []string{dir.Path, dir.Real} {
+				if rest, below := strings.CutPrefix(s.Path, name+"/"); below && s.Real != path.Join(dir.Real, rest) {
+					return refuse(s, "leads through a link in "+name+", to "+s.Real+": a command may have made it", "name the real path, if it is what you want")
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // String is the option by which the path was named.
@@ -185,6 +206,17 @@ func (p Paths) Locked() (out []string) {
 	}
 	for _, s := range p.Shown {
 		if s.Access == ReadOnly {
+			out = append(out, s.Real)
+		}
+	}
+	return out
+}
+
+// Kept are the paths that have to stay what they are and where they are, although the
+// command may write around them.
+func (p Paths) Kept() (out []string) {
+	for _, s := range p.Shown {
+		if s.Access != Writable {
 			out = append(out, s.Real)
 		}
 	}

@@ -109,6 +109,41 @@ func TestBypass45_PathsThatGiveAwayTooMuchAreRefused(t *testing.T) {
 	}
 }
 
+// A link in what a command can write may be that of an earlier one.
+func TestBypass51_PlantedLinksAreNotFollowed(t *testing.T) {
+	base := makeFiles(t, "app/src/", "secret/", "data/x/", "real/")
+	for from, to := range map[string]string{"app/out": "../secret", "app/alias": "src", "data/out": "../secret", "link": "real", "app2": "app"} {
+		if err := os.Symlink(to, filepath.Join(base, from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data := Wish{"../data", Writable}
+	for _, c := range []struct {
+		workdir string
+		wishes  []Wish
+		refused bool
+	}{
+		{"app", []Wish{{"out", Writable}}, true},
+		{"app", []Wish{{"out", ReadOnly}}, true},
+		{"app", []Wish{{"out", Hidden}}, true},
+		{"app", []Wish{{".", ReadOnly}, {"out", Writable}}, true},
+		{"app", []Wish{{"alias", Writable}}, true},
+		{"app2", []Wish{{"out", Writable}}, true},
+		{"app2", []Wish{{base + "/app/out", Writable}}, true},
+		{"app", []Wish{data, {"../data/out", ReadOnly}}, true},
+		{"app", []Wish{{"../data/out", ReadOnly}, data}, true},
+		{"app", []Wish{{"../data/out", ReadOnly}}, false},
+		{"app", []Wish{{"../link", Writable}}, false},
+		{"app", []Wish{{"src", ReadOnly}, data, {"../data/x", ReadOnly}}, false},
+		{"app2", []Wish{{"src", ReadOnly}, {base + "/app/src", ReadOnly}}, false},
+	} {
+		_, err := ResolvePaths(filepath.Join(base, c.workdir), c.wishes)
+		if refusal, ok := errors.AsType[*Refusal](err); ok != c.refused || ok && !strings.Contains(refusal.What, "leads through a link") {
+			t.Errorf("%s, %v: %v", c.workdir, c.wishes, err)
+		}
+	}
+}
+
 func TestRepositoryAroundIsShownAsFarAsItIsOnesOwn(t *testing.T) {
 	base := makeFiles(
 		t, "repo/.git/objects/", "repo/.git/refs/", "repo/.git/HEAD=ref: x", "repo/sub/deep/", "repo/.git/worktrees/tree/gitdir=BASE/tree/.git\n",

@@ -29,3 +29,12 @@ func TestTheProgramIsGuardedWhereItCanBeWritten(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func TestWhatWasNamedStaysInItsPlace(t *testing.T) {
+	writable := func(p string) bool { return Within(p, "/w") && !Within(p, "/w/a/b/read-only") }
+	before := []Protected{{Path: "/w/a/b/.idea"}, {Path: "/w/p", Private: true}}
+	want := []Protected{{Path: "/w/a", Pin: true}, {Path: "/w/a/b", Pin: true}, {Path: "/w/a/b/.idea"}, {Path: "/w/p", Private: true}}
+	if diff := cmp.Diff(want, Pin(before, []string{"/w/a/b/read-only/hidden", "/w/a/b/read-only", "/w/p/x", "/w/x", "/etc/x"}, writable)); diff != "" {
+		t.Error(diff)
+	}
+}
