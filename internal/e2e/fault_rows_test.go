@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,7 +39,7 @@ func passRows() (rows []faultRow) {
 		step, _, _ := strings.Cut(p.point, "/")
 		r := faultRow{point: p.point, exit: 125, steps: []string{step}, spent: p.phase >= spent, ran: []int{0}, recorded: p.phase >= recorded}
 		if p.point == "run" {
-			r.ran = []int{0, 1} // it has begun, and may come to its first line
+			r.hold, r.ran = true, []int{0, 1} // it has begun, and may come to its first line
 		}
 		if p.phase >= launched {
 			r.key = "launched"
@@ -122,8 +123,71 @@ func closingRows() []faultRow {
 	}
 }
 
+// goroutineRows have a goroutine of the supervisor panic: the run ends as after any error.
+func goroutineRows() []faultRow {
+	row := func(point string, steps ...string) faultRow {
+		return faultRow{point: point, mode: "panic", exit: 125, code: "panic", steps: steps, recorded: true, hold: true, ran: []int{0}}
+	}
+	early := row("go/store", "command", "floor-list", "grant", "idempotency", "unspent", "stale-revoke", "ensure")
+	early.loose = true
+	receive := row("go/receive", "ensure", "attestation", "prove-floor")
+	receive.unsure = true
+	serve := row("go/serve", "ensure", "attestation", "prove-floor")
+	serve.unsure = true
+	prepare := row("go/prepare", "apply-grant", "run")
+	prepare.spent, prepare.key, prepare.ran = true, "launched", []int{0, 1}
+	output := row("go/output", "run")
+	output.spent, output.key, output.ran = true, "launched", []int{1}
+	packets := row("go/packets", "run")
+	packets.key, packets.ran, packets.script = "launched", []int{1}, "echo ran >>ran-$ROW; echo x >/dev/udp/192.0.2.1/9; sleep 777"
+	request := row("go/request", "run")
+	request.key, request.ran, request.script = "launched", []int{1}, "echo ran >>ran-$ROW; curl -s http://a.test/; sleep 777"
+	// What cannot be recorded is refused, and the command sees to it.
+	unrecorded := faultRow{
+		point: "go/request", mode: "error", key: "finished", ran: []int{1}, recorded: true,
+		script: `echo ran >>ran-$ROW; [ "$(curl -s -o /dev/null -w '%{http_code}' http://a.test/)" != 200 ]`,
+	}
+	return []faultRow{early, receive, serve, prepare, output, packets, request, unrecorded}
+}
+
+// runnerRows kill the half that holds the namespaces, or have it fail by itself.
+func runnerRows() (rows []faultRow) {
+	killed := faultRow{mode: "runner", exit: 125, recorded: true, ran: []int{0}}
+	add := func(r faultRow, point string, steps ...string) {
+		r.point, r.steps = point, steps
+		rows = append(rows, r)
+	}
+	add(killed, "ensure/ticket", "ensure")
+	add(killed, "ensure/listen", "ensure")
+	killed.spent = true
+	add(killed, "attestation", "prove-floor")
+	killed.key = "|launched"
+	add(killed, "prove-floor", "prove-floor", "apply-grant", "run")
+	killed.key = "launched"
+	add(killed, "apply-grant", "apply-grant", "run")
+	killed.ran, killed.hold = []int{0, 1}, true
+	add(killed, "run", "run")
+	over := faultRow{mode: "runner", recorded: true, ran: []int{1}, spent: true, key: "finished"}
+	add(over, "kill")
+
+	for _, mode := range []string{"error", "panic", "hang", "kill"} {
+		own := faultRow{mode: mode, exit: 125, recorded: true, ran: []int{0}}
+		for _, point := range []string{"runner/prepare", "runner/network", "runner/mounts", "runner/started"} {
+			add(own, point, "ensure")
+		}
+		own.spent, own.key = true, "launched"
+		if mode == "hang" { // the command never starts, and is given its time
+			own.flags, own.exit, own.key = []string{"--timeout", "1s"}, 124, "finished"
+			add(own, "runner/obey")
+		} else {
+			add(own, "runner/obey", "run")
+		}
+	}
+	return rows
+}
+
 func TestFaultTable(t *testing.T) {
-	l := newFaultLab(t, append(append(passRows(), teardownRows()...), closingRows()...))
+	l := newFaultLab(t, slices.Concat(passRows(), teardownRows(), closingRows(), goroutineRows(), runnerRows(), resourceRows()))
 	l.hold(40)
 	t.Logf("%d rows", len(l.runs))
 }

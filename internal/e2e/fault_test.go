@@ -25,18 +25,22 @@ type faultRow struct {
 	script      string   // of the command; "" for the usual one
 	// during is called once sbx stands still at its point, or for another mode than stop
 	// once the command has said that it runs; after, when sbx has ended.
-	during, after func(*testing.T, *faultRun)
-	root          bool // only root can bring it about for another user
+	before, during, after func(*testing.T, *faultRun)
+	hold                  bool     // the command goes on until it is ended
+	only                  []string // of the test's own user: "root"; of the command's: "user"
+	loose                 bool     // what is unverified depends on the moment
 
 	exit       int
-	code       string
-	steps      []string // the refusal names one of them; none: there is no refusal
-	unverified []string // checks of the revoke; every other is verified
-	untaken    bool     // the outcome has no revoke: the step was given up
-	silent     bool     // sbx was killed: there is no outcome
+	kind       event.RefusalKind // "": sandbox-unavailable
+	code       string            // a last * stands for anything
+	steps      []string          // the refusal names one of them; none: there is no refusal
+	unverified []string          // checks of the revoke; every other is verified
+	untaken    bool              // the outcome has no revoke: the step was given up
+	silent     bool              // sbx was killed: there is no outcome
 
 	spent       bool
-	key         string // what the store has of the call: "", begun, launched or finished
+	unsure      bool   // spent or not: it depends on the moment
+	key         string // what the store has of the call: "", begun, launched or finished, or several with |
 	interrupted bool   // the next run writes the receipt
 	swept       bool   // the next run says so
 	recorded    bool   // there is a directory with a receipt in the end
@@ -57,7 +61,9 @@ type faultRun struct {
 	exit           int
 }
 
-func (r *faultRun) String() string { return r.who.String() + "/" + r.point + ":" + r.mode }
+func (r *faultRun) String() string {
+	return r.who.String() + "/" + r.name + "/" + r.point + ":" + r.mode
+}
 
 // usual runs until it is ended where the row is called a run's, and leaves something
 // running that only the kill ends.
@@ -87,7 +93,7 @@ func newFaultLab(t *testing.T, rows []faultRow) *faultLab {
 		l.Write(who, "git", usual)
 		l.host(who, "template", "sbx", "approve", "--key", "../key", "--yes", "-o", "a.json", "--", "./git", "push")
 		for i, row := range rows {
-			if row.root && os.Geteuid() != 0 {
+			if slices.Contains(row.only, "root") && os.Geteuid() != 0 || slices.Contains(row.only, "user") && who == sbxtest.AsRoot {
 				continue
 			}
 			name := fmt.Sprintf("row%d", i)
@@ -135,7 +141,7 @@ func (r *faultRun) call() []string {
 		script, flags = []string{"bash", "-c", r.script}, nil
 	}
 	hold := ""
-	if r.point == "run" {
+	if r.hold {
 		hold = "1"
 	}
 	return slices.Concat([]string{"exec", "--quiet", "--json", "--grace", "1s", "--key", "k", "--env", "ROW=" + r.name, "--env", "HOLD=" + hold}, flags, r.flags, []string{"--"}, script)
@@ -208,7 +214,7 @@ func (r *faultRun) outcomeHeld(t *testing.T) {
 	case len(r.steps) == 0 && refusal != nil, len(r.steps) > 0 && refusal == nil:
 		t.Errorf("%s: the refusal is %+v", r, refusal)
 	case refusal != nil:
-		if refusal.Kind != event.RefusedSandbox || refusal.Code != r.code || !slices.Contains(r.steps, refusal.Step) || refusal.Name != o.Run || refusal.Next == "" || !strings.Contains(r.stderr.String(), "sbx: ") {
+		if refusal.Kind != cmp.Or(r.kind, event.RefusedSandbox) || !like(r.code, refusal.Code) || !slices.Contains(r.steps, refusal.Step) || refusal.Name != o.Run || refusal.Next == "" || !strings.Contains(r.stderr.String(), "sbx: ") {
 			t.Errorf("%s: the refusal is %+v of run %s, want code %q at one of %q\n%s", r, refusal, o.Run, r.code, r.steps, r.stderr)
 		}
 	}
@@ -235,7 +241,7 @@ func (r *faultRun) teardownHeld(t *testing.T, receipt event.Receipt) {
 			unverified = append(unverified, c.What)
 		}
 	}
-	if !slices.Equal(unverified, r.unverified) {
+	if !r.loose && !slices.Equal(unverified, r.unverified) {
 		t.Errorf("%s: unverified are %q, want %q", r, unverified, r.unverified)
 	}
 }
@@ -273,20 +279,29 @@ print(json.dumps(out))`
 	return all
 }
 
+// like reports whether a code is the wanted one.
+func like(want, code string) bool {
+	start, any := strings.CutSuffix(want, "*")
+	return code == want || any && strings.HasPrefix(code, start)
+}
+
 func (r *faultRun) storeHeld(t *testing.T, m remembered) {
 	t.Helper()
 	if r.storeless {
 		return
 	}
-	if (m.Spent > 0) != r.spent {
+	if (m.Spent > 0) != r.spent && !r.unsure {
 		t.Errorf("%s: %d attestations are spent, want spent: %v", r, m.Spent, r.spent)
 	}
-	if key := strings.Join(m.Calls, " "); key != r.key {
+	key := strings.Join(m.Calls, " ")
+	if !slices.Contains(strings.Split(r.key, "|"), key) {
 		t.Errorf("%s: the call under the key is %q, want %q", r, key, r.key)
 	}
+	r.key = key
 	ran, _ := os.ReadFile(filepath.Join(r.lab.Project(r.who), "ran-"+r.name))
-	if n := strings.Count(string(ran), "ran\n"); !slices.Contains(r.ran, n) {
-		t.Errorf("%s: the command ran %d times, want one of %v", r, n, r.ran)
+	n := strings.Count(string(ran), "ran\n")
+	if !slices.Contains(r.ran, n) || n > 0 && m.Spent == 0 && r.script == "" {
+		t.Errorf("%s: the command ran %d times, want one of %v; %d attestations are spent", r, n, r.ran, m.Spent)
 	}
 }
 
@@ -300,7 +315,7 @@ func (l *faultLab) tidyUp(runs []*faultRun) {
 		if exit := sbxtest.Wait(l.t, r.cmd); exit != 0 {
 			l.t.Errorf("%s: the run afterwards: exit status %d, %s", r, exit, r.stderr)
 		}
-		if swept := strings.Contains(r.stderr.String(), "swept run"); swept != r.swept {
+		if swept := strings.Contains(r.stderr.String(), "swept run"); swept != r.swept && !r.storeless && !r.loose {
 			l.t.Errorf("%s: swept by the next run: %v, want %v: %s", r, swept, r.swept, r.stderr)
 		}
 	}
@@ -337,7 +352,7 @@ func (r *faultRun) directoriesHeld(t *testing.T) {
 			}
 		}
 		// The run that tidied up is one of them.
-		if (recorded > 1) != r.recorded || (interrupted == 1) != r.interrupted {
+		if !r.storeless && !r.loose && ((recorded > 1) != r.recorded || (interrupted == 1) != r.interrupted) {
 			t.Errorf("%s: %d runs are recorded, %d interrupted, want its own: %v, interrupted: %v", r, recorded, interrupted, r.recorded, r.interrupted)
 		}
 		return nil
@@ -371,6 +386,11 @@ func (l *faultLab) hold(size int) {
 	l.t.Helper()
 	slices.SortStableFunc(l.runs, func(a, b *faultRun) int { return cmp.Compare(a.mode, b.mode) }) // those that hang wait together
 	for runs := range slices.Chunk(l.runs, size) {
+		for _, r := range runs {
+			if r.before != nil {
+				r.before(l.t, r)
+			}
+		}
 		before := l.machine()
 		l.fail(runs)
 		nobodyRuns(l.t)
@@ -398,7 +418,7 @@ func (l *faultLab) hold(size int) {
 func (l *faultLab) again(runs []*faultRun) {
 	l.t.Helper()
 	runs = slices.DeleteFunc(slices.Clone(runs), func(r *faultRun) bool {
-		return r.storeless || r.script != "" || r.point == "run" && r.key != "launched"
+		return r.storeless || r.script != "" || r.hold && r.key != "launched"
 	})
 	for _, r := range runs {
 		l.start(r, append([]string{"sbx"}, r.call()...))

@@ -109,5 +109,5 @@ func (f *fence) release() {
 	if f.tidy != nil {
 		f.tidy.Stop()
 	}
-	f.part("lease released", f.admission.Release)
+	f.partWithin(storeLimit, "lease released", f.admission.Release)
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"time"
 
@@ -50,7 +51,9 @@ func fault(point string, runner int) error {
 		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 		time.Sleep(time.Hour)
 	case "stop": // the test does something, and lets it go on
-		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+		runtime.LockOSThread()
+		_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP) // one to the process would stop this thread a little later
+		runtime.UnlockOSThread()
 	case "runner":
 		_ = unix.Kill(runner, unix.SIGKILL)
 	}

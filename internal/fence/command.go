@@ -40,32 +40,44 @@ func (f *fence) receive() {
 	}
 }
 
+// awaitStarted waits until there is a sandbox, where something is about to be spent on it.
+func (f *fence) awaitStarted(context.Context) error {
+	for f.attested != nil && f.init == nil {
+		if _, err := f.proof(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // prove waits for the init's word and the gate's own records of both probes. It
 // also takes over the pty, which comes first.
 func (f *fence) prove() error {
 	for {
-		m, ok := f.next()
-		switch {
-		case !ok:
-			return handshake.ErrClosed
-		case m.err != nil:
-			return m.err
-		case m.Kind == msgStarted:
-			if err := f.watchInit(m); err != nil {
-				return err
-			}
-		case m.Kind == msgPty && len(m.Files) == 1:
-			if err := f.streams.AttachPty(m.Files[0]); err != nil {
-				return err
-			}
-		case m.Kind == msgProved:
-			return f.network.probes.finish()
-		case m.Kind == msgEmpty && f.outOfMemory():
-			return f.noRoom()
-		default:
-			return fmt.Errorf("proving the floor: the runner said %q", m.Kind)
+		if proved, err := f.proof(); err != nil || proved {
+			return err
 		}
 	}
+}
+
+// proof takes one message of the way to the proof.
+func (f *fence) proof() (proved bool, err error) {
+	m, ok := f.next()
+	switch {
+	case !ok:
+		return false, handshake.ErrClosed
+	case m.err != nil:
+		return false, m.err
+	case m.Kind == msgStarted:
+		return false, f.watchInit(m)
+	case m.Kind == msgPty && len(m.Files) == 1:
+		return false, f.streams.AttachPty(m.Files[0])
+	case m.Kind == msgProved:
+		return true, f.network.probes.finish()
+	case m.Kind == msgEmpty && f.outOfMemory():
+		return false, f.noRoom()
+	}
+	return false, fmt.Errorf("proving the floor: the runner said %q", m.Kind)
 }
 
 // next is the runner's next message; none comes where nobody listens any more.

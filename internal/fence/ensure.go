@@ -56,6 +56,7 @@ func (f *fence) ensure(ctx context.Context) error {
 		{"spec", f.sendSpec},
 		{"network", f.makeNetwork},
 		{"listen", f.listen},
+		{"started", f.awaitStarted},
 	} {
 		if err := fault(stepEnsure+"/"+part.name, f.o.Self.Runner); err != nil {
 			return err

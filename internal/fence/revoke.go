@@ -14,11 +14,15 @@ import (
 
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
+	"github.com/fractalboxdev/sbx/internal/store"
 )
 
 // teardownLimit is how long each part of kill and revoke may take. It is their own: a
 // cancelled run is torn down all the same.
 const teardownLimit = 10 * time.Second
+
+// storeLimit is the same for what is noted in the store, where others may be writing.
+const storeLimit = store.DefaultWait + teardownLimit
 
 // revoke is kill, then revoke, on every path. A failed kill never skips the revoke,
 // and each check stands for something that was looked at.
@@ -52,7 +56,11 @@ func (f *fence) timed(name string, do func() error) {
 
 // part is one thing that the revoke takes back, and looks at.
 func (f *fence) part(what string, do func(context.Context) error) {
-	_, err := bounded(f, stepRevoke+"/"+what, teardownLimit, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
+	f.partWithin(teardownLimit, what, do)
+}
+
+func (f *fence) partWithin(limit time.Duration, what string, do func(context.Context) error) {
+	_, err := bounded(f, stepRevoke+"/"+what, limit, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
 	f.check(what, err)
 }
 

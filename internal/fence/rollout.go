@@ -95,7 +95,7 @@ func (f *fence) endObserved(rows []event.Denial) {
 }
 
 func (f *fence) observe(denials []event.Denial) error {
-	ctx, cancel := context.WithTimeout(context.Background(), teardownLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), storeLimit)
 	defer cancel()
 	s, err := f.o.Store()
 	if err != nil {

@@ -123,7 +123,10 @@ func (r *runner) run() error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(fault("runner/started", 0), r.conn.Send(msgStarted, handshake.Int(r.container.PID()))); err != nil {
+	if err := fault("runner/started", 0); err != nil {
+		return err
+	}
+	if err := r.conn.Send(msgStarted, handshake.Int(r.container.PID())); err != nil {
 		return err
 	}
 	r.sockets = socketRules(r.container.PID(), spec.Mapping, builder.Sockets())

@@ -29,10 +29,6 @@ import (
 // File-shm beside it.
 const File = "store.db"
 
-// DefaultWait is how long a transaction waits for those of other processes: longer than
-// hundreds of them take together on a machine that is busy with other things.
-const DefaultWait = 30 * time.Second
-
 // Options say where the store is and what may be done to it.
 type Options struct {
 	Dir  string        // the state directory, absolute; made when it is missing
