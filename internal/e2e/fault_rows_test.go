@@ -25,12 +25,28 @@ var passPoints = []struct {
 	point string
 	phase phase
 }{
-	{"command", unclaimed}, {"floor-list", unclaimed}, {"grant", unclaimed}, {"idempotency", unclaimed},
-	{"unspent", claimed}, {"stale-revoke", claimed}, {"ensure", claimed}, {"ensure/host", claimed}, {"ensure/ticket", claimed},
-	{"ensure/position", ticketed}, {"ensure/records", ticketed},
-	{"ensure/rollout", recorded}, {"ensure/limits", recorded}, {"ensure/plan", recorded}, {"ensure/spec", recorded},
-	{"ensure/network", recorded}, {"ensure/listen", recorded}, {"attestation", recorded},
-	{"prove-floor", spent}, {"apply-grant", spent}, {"apply-grant/launched", launched}, {"run", launched},
+	{"command", unclaimed},
+	{"floor-list", unclaimed},
+	{"grant", unclaimed},
+	{"idempotency", unclaimed},
+	{"unspent", claimed},
+	{"stale-revoke", claimed},
+	{"ensure", claimed},
+	{"ensure/host", claimed},
+	{"ensure/ticket", claimed},
+	{"ensure/position", ticketed},
+	{"ensure/records", ticketed},
+	{"ensure/rollout", recorded},
+	{"ensure/limits", recorded},
+	{"ensure/plan", recorded},
+	{"ensure/spec", recorded},
+	{"ensure/network", recorded},
+	{"ensure/listen", recorded},
+	{"attestation", recorded},
+	{"prove-floor", spent},
+	{"apply-grant", spent},
+	{"apply-grant/launched", launched},
+	{"run", launched},
 }
 
 // passRows fail each point in each way.

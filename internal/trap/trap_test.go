@@ -8,10 +8,12 @@ import (
 )
 
 func TestPanicsAreCaughtWithTheirPlace(t *testing.T) {
+	var m map[string]int
+	var list []int
 	for name, do := range map[string]func(){
 		"by hand":        func() { panic("odd") },
-		"by the runtime": func() { var m map[string]int; m["x"] = 1 },
-		"out of range":   func() { var s []int; _ = s[len(t.Name())] },
+		"by the runtime": func() { clear(m); m[t.Name()]++ },
+		"out of range":   func() { list[len(t.Name())]++ },
 	} {
 		told := make(chan *Panic, 1)
 		Trap(func(p *Panic) { told <- p }).Go(do)
