@@ -148,7 +148,7 @@ func sweepOne(state *os.Root, d deadRun, aside func(Dead) (event.Aside, error)) 
 	s := event.Swept{Run: d.id, StartedAt: receipt.StartedAt, Cgroups: receipt.Cgroups}
 	if err := inside.awaitEnd(); err != nil {
 		s.Cgroups, s.Detail = nil, err.Error()
-		return s, nil // the next run looks again, and this one need not wait
+		return s, nil //nolint:nilerr // it is said; the next run looks again, and this one need not wait
 	}
 	if err := closeRecords(state, d.id, receipt, aside, &s); err != nil {
 		return s, err

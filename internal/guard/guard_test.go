@@ -15,7 +15,7 @@ import (
 func TestKindsOfNames(t *testing.T) {
 	for name, want := range map[string]Kind{
 		".git": Git, ".GIT": Git, ".gitignore": Plain, ".github": CIParts, ".vscode": Whole, ".VSCode": Whole, "node_modules": Skip, "vendor": Quiet,
-		".gitlab-ci.yml": CI, "Jenkinsfile": CI, "Makefile": Plain, "package.json": Plain, ".env": Plain, ".envrc": Whole, ".husky": Children, ".claude": Parts,
+		".hg": Parts, ".sl": Parts, ".gitlab-ci.yml": CI, "Jenkinsfile": CI, "Makefile": Plain, "package.json": Plain, ".env": Plain, ".envrc": Whole, ".husky": Children, ".claude": Parts,
 		"CLAUDE.md": Plain, ".mcp.json": Whole, "x.code-workspace": Whole, strings.Repeat("x", 200) + ".CODE-Workspace": Whole, "": Plain, "\xff": Plain,
 	} {
 		if got := Of([]byte(name)); got != want {
@@ -27,7 +27,7 @@ func TestKindsOfNames(t *testing.T) {
 func TestPrefixes(t *testing.T) {
 	for p, want := range map[string]string{
 		"a/b": "", ".vscode": ".vscode", "a/.vscode/x/y": "a/.vscode", ".config": ".config", ".config/app": "", ".config/git/x": ".config/git",
-		".github/workflows/x.yml": ".github/workflows", ".github/x": "", ".husky/_/h": ".husky/_", ".husky": ".husky", "": "", "x/.config/app/.envrc": "x/.config/app/.envrc",
+		".github/workflows/x.yml": ".github/workflows", ".github/x": "", ".husky/_/h": ".husky/_", ".husky": ".husky", "a/.hg/hgrc": "a/.hg/hgrc", "a/.hg/store/x": "", "": "", "x/.config/app/.envrc": "x/.config/app/.envrc",
 	} {
 		if got := Prefix(p); got != want {
 			t.Errorf("%q: %q, want %q", p, got, want)

@@ -48,7 +48,7 @@ func Of(name []byte) Kind {
 		return Skip
 	case ".husky":
 		return Children
-	case ".claude", ".config":
+	case ".claude", ".config", ".hg", ".sl":
 		return Parts
 	case ".github", ".gitea", ".forgejo":
 		return CIParts
@@ -147,6 +147,18 @@ func Part(dir, name string) bool {
 		return isClaude(name)
 	case ".config":
 		return isConfig(name)
+	case ".hg", ".sl":
+		return isMercurial(name)
+	}
+	return false
+}
+
+// isMercurial: hooks and aliases of a Mercurial or Sapling repository, which prompts run
+// on entering a directory (hgrc(5)), and the file that leads to those of another one.
+func isMercurial(name string) bool {
+	switch name {
+	case "hgrc", "hgrc-not-shared", "config", "sharedpath":
+		return true
 	}
 	return false
 }

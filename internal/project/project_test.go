@@ -228,6 +228,7 @@ func TestBypass46_WhatTheCommandMadeIsMoved(t *testing.T) {
 		"not in dependencies and what builds make": {
 			"git init -q .", "mkdir -p node_modules/x/.vscode vendor/x/.vscode dist/.vscode .venv/.github; touch node_modules/.envrc; git init -q node_modules/y; echo EVIL >node_modules/y/.git/hooks/pre-commit", nil,
 		},
+		"Mercurial":       {"mkdir -p mine/.hg; touch mine/.hg/hgrc", "mkdir -p .hg/store; touch .hg/hgrc .hg/requires; mkdir sub sub/.hg; echo ../../evil >sub/.hg/sharedpath; touch mine/.hg/dirstate", []string{"moved .hg/hgrc", "moved sub/.hg/sharedpath"}},
 		"another case":    {"true", "mkdir .VSCode .Idea; touch .ENVRC", []string{"moved .ENVRC", "moved .Idea", "moved .VSCode"}},
 		"a new part":      {"mkdir -p .github/workflows; git init -q .", "mkdir .github/actions", []string{"moved .github/actions"}},
 		"a new child":     {"mkdir .husky; touch .husky/pre-commit", "touch .husky/commit-msg; mkdir .husky/_", []string{"moved .husky/_", "moved .husky/commit-msg"}},
