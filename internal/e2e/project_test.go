@@ -129,3 +129,33 @@ func TestBypass46_WhatAKilledRunLeftIsSetAside(t *testing.T) {
 		printed(t, outside(t, lab, who, "tar -xOf "+filepath.Dir(got.RunDir)+"/*/set-aside.tar --wildcards '*tasks.json'"), "EVIL\n")
 	})
 }
+
+// Hundreds of processes wait for one directory when sbx is killed: each still writes to
+// it, once, after it was told to die.
+func TestBypass46_WhatDyingProcessesWriteIsSetAside(t *testing.T) {
+	const crowd = `import os
+for i in range(600):
+    if os.fork() == 0:
+        while True:
+            name = 'file%d' % os.getpid()
+            os.close(os.open(name, os.O_CREAT | os.O_WRONLY, 0o644))
+            os.rename(name, '.envrc')
+print('made', flush=True)
+os.wait()`
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		cmd := lab.Command(t, who, "sbx", "exec", "--", "python3", "-c", crowd)
+		stdout := newOutput()
+		cmd.Stdout, cmd.Stderr = stdout, newOutput()
+		lab.Start(t, cmd)
+		stdout.until(t, "made\n")
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		sbxtest.Wait(t, cmd)
+		next := run(t, lab, who, "-C", lab.Home(who)+"/project", "--", "true")
+		succeeded(t, next)
+		says(t, next.Stderr, "swept run", "set aside", ".envrc")
+		printed(t, outside(t, lab, who, "ls -A .envrc 2>/dev/null; rm -f file*"), "")
+	})
+}
