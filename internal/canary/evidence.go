@@ -33,7 +33,7 @@ func (w *world) evidence(r prober.Report, receipt event.Receipt) verdict.Evidenc
 // leg of an answer; code is the refusal that the record must have, "" for a granted request.
 func (w *world) leg(a prober.Answer, code egress.Code) verdict.Leg {
 	return verdict.Leg{
-		Name: a.Name, TLS: a.TLS, Verified: a.Verified, Status: a.Status, Error: a.Error,
+		Name: a.Name, TLS: a.TLS, Verified: a.Verified, Explicit: a.Explicit, Status: a.Status, Error: a.Error,
 		Recorded: code != "" && w.refusal(a, code),
 	}
 }

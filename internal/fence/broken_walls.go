@@ -40,16 +40,19 @@ func brokenSpec(spec sandbox.Spec) (sandbox.Spec, error) {
 	return spec, nil
 }
 
-// brokenRules lets packets of one kind pass, once the rules were read back: those of
-// IPv6 by the redirect, or datagrams by what refuses them.
+// brokenRules inserts a rule once the rules were read back: packets of IPv6 pass by the
+// redirect, datagrams by what refuses them, or HTTPS is led where nothing listens.
 func brokenRules() error {
-	hole, broken := map[string][3]string{"ipv6": {"redirect", "nfproto", "ipv6"}, "udp": {"refuse", "l4proto", "udp"}}[os.Getenv("SBX_BREAK")]
+	hole, broken := map[string][2]string{
+		"ipv6":  {"redirect", `{"match": {"op": "==", "left": {"meta": {"key": "nfproto"}}, "right": "ipv6"}}, {"accept": null}`},
+		"udp":   {"refuse", `{"match": {"op": "==", "left": {"meta": {"key": "l4proto"}}, "right": "udp"}}, {"accept": null}`},
+		"https": {"redirect", `{"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": 443}}, {"redirect": {"port": 9}}`},
+	}[os.Getenv("SBX_BREAK")]
 	if !broken {
 		return nil
 	}
 	// In JSON, since "redirect" is a word of nft's own language.
-	rule := fmt.Sprintf(`{"nftables": [{"insert": {"rule": {"family": "inet", "table": "sbx", "chain": %q, "expr": [
-		{"match": {"op": "==", "left": {"meta": {"key": %q}}, "right": %q}}, {"accept": null}]}}}]}`, hole[0], hole[1], hole[2])
+	rule := fmt.Sprintf(`{"nftables": [{"insert": {"rule": {"family": "inet", "table": "sbx", "chain": %q, "expr": [%s]}}}]}`, hole[0], hole[1])
 	cmd := exec.Command("nft", "-j", "-f", "-") //nolint:noctx // a test's own
 	cmd.Stdin = strings.NewReader(rule)
 	if text, err := cmd.CombinedOutput(); err != nil {

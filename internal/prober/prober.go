@@ -35,7 +35,8 @@ type Answer struct {
 	Path     string `json:"path"` // as sent; tells the request apart in the records of the run
 	TLS      bool   `json:"tls"`
 	Verified bool   `json:"verified"`
-	Status   int    `json:"status"` // 0: none
+	Explicit bool   `json:"explicit"` // through the proxy variables
+	Status   int    `json:"status"`   // 0: none
 	Error    string `json:"error,omitempty"`
 }
 

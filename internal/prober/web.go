@@ -56,7 +56,7 @@ func (w *web) ask(ctx context.Context, q request) Answer {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	path := "/" + q.segment + "/" + w.nonce
-	a := Answer{Name: q.name, Path: path, TLS: strings.HasPrefix(q.base, "https:"), Verified: q.verified}
+	a := Answer{Name: q.name, Path: path, TLS: strings.HasPrefix(q.base, "https:"), Verified: q.verified, Explicit: q.way == viaExplicit}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, q.base+path, nil)
 	if err != nil {
 		a.Error = err.Error()

@@ -32,7 +32,19 @@ func BrokenBinary(t testing.TB) string {
 	return path
 }
 
+// VersionedBinary is Binary for a build that calls itself v1.2.3.
+func VersionedBinary(t testing.TB) string {
+	t.Helper()
+	path, err := versionedBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 var (
+	versionedBinary = sync.OnceValues(func() (string, error) { return build("sbx-v1.2.3", "--version", "v1.2.3") })
+
 	builtBinary  = sync.OnceValues(func() (string, error) { return build("sbx") })
 	brokenBinary = sync.OnceValues(func() (string, error) { return build("sbx-broken", "--broken") })
 )

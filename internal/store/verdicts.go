@@ -34,6 +34,14 @@ CREATE TABLE advisory (
 // digestsKept is how many digests are remembered; the oldest go first.
 const digestsKept = 64
 
+// verdictsKept is how long a judgement of a deployment that came after it is remembered,
+// and clockStep how far in the future one may lie before it is taken for one of a clock
+// that was set back: it would stand in the way of all that follow.
+const (
+	verdictsKept = 30 * 24 * time.Hour
+	clockStep    = time.Hour
+)
+
 // PutVerdict keeps a judgement in place of an older one of the same deployment and
 // kind. A younger one that is already there stays.
 func (t *Tx) PutVerdict(r verdict.Record) error {
@@ -44,8 +52,12 @@ func (t *Tx) PutVerdict(r verdict.Record) error {
 	_, err := t.exec(`INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (deployment, kind) DO UPDATE SET outcome = excluded.outcome, diagnosis = excluded.diagnosis,
 			run = excluded.run, at = excluded.at, evidence = excluded.evidence
-		WHERE excluded.at >= verdicts.at`,
-		r.Deployment, string(r.Kind), string(r.Outcome), r.Diagnosis, r.Run, r.At.UnixMilli(), evidence)
+		WHERE excluded.at >= verdicts.at OR verdicts.at > ?`,
+		r.Deployment, string(r.Kind), string(r.Outcome), r.Diagnosis, r.Run, r.At.UnixMilli(), evidence, r.At.Add(clockStep).UnixMilli())
+	if err != nil {
+		return err
+	}
+	_, err = t.exec("DELETE FROM verdicts WHERE at < ?", r.At.Add(-verdictsKept).UnixMilli())
 	return err
 }
 

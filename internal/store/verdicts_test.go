@@ -79,3 +79,33 @@ func TestTheHighestSerialOfAnAdvisoryIsRemembered(t *testing.T) {
 		}
 	}
 }
+
+// A judgement of a clock that was wrong does not stand in the way of later ones, and one
+// of a deployment of long ago goes.
+func TestAVerdictOfAWrongClockIsReplaced(t *testing.T) {
+	s := open(t, stateDir(t))
+	at := time.UnixMilli(1_767_355_200_000).UTC()
+	put := func(deployment string, outcome verdict.Outcome, at time.Time) {
+		t.Helper()
+		r := verdict.Record{Deployment: deployment, Kind: verdict.Canary, Outcome: outcome, At: at}
+		if err := s.Update(t.Context(), func(tx *Tx) error { return tx.PutVerdict(r) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get := func(deployment string) (r *verdict.Record) {
+		t.Helper()
+		if err := s.View(t.Context(), func(tx *Tx) (err error) { r, err = tx.Verdict(deployment, verdict.Canary); return err }); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	put("old", verdict.Passed, at.Add(-31*24*time.Hour))
+	put("d", verdict.Passed, at.Add(48*time.Hour))
+	put("d", verdict.Failed, at)
+	if r := get("d"); r == nil || r.Outcome != verdict.Failed {
+		t.Errorf("%+v", r)
+	}
+	if r := get("old"); r != nil {
+		t.Errorf("%+v", r)
+	}
+}

@@ -18,6 +18,7 @@ type Leg struct {
 	Name     string `json:"name"` // as in "https, verified"
 	TLS      bool   `json:"tls"`
 	Verified bool   `json:"verified"` // the client checked the certificate against the sandbox's own bundle
+	Explicit bool   `json:"explicit"` // through the proxy variables, which not every program heeds
 	Status   int    `json:"status"`   // 0: no answer
 	Recorded bool   `json:"recorded"` // a refusal of this very request stands in the run's own record
 	Error    string `json:"error,omitempty"`
@@ -96,13 +97,16 @@ func (e Evidence) unproven() string {
 	return ""
 }
 
-// decisive looks at the HTTPS legs to the unlisted host.
+// decisive looks at the HTTPS legs to the unlisted host. What reaches the gate through
+// the proxy variables only does not decide: not every program heeds them.
 func (e Evidence) decisive() string {
 	var plain, unverified, unrecorded, answered bool
 	for _, l := range e.Unlisted {
 		answered = answered || l.Status != 0
 		refused := l.Status == statusGate
 		switch {
+		case refused && l.TLS && l.Explicit:
+			plain = true
 		case refused && l.TLS && l.Verified:
 			if l.Recorded {
 				return ""
@@ -122,7 +126,7 @@ func (e Evidence) decisive() string {
 	case unverified:
 		return "HTTPS reaches the proxy only when the certificate is not checked: the run's CA is not trusted inside"
 	case plain:
-		return "only HTTP was refused by the gate: HTTPS does not reach the proxy (is the run's CA trusted inside?)"
+		return "only HTTP, or what was sent to the explicit proxy, was refused by the gate: HTTPS does not reach the proxy (is the run's CA trusted inside?)"
 	}
 	return "the unlisted host was not refused by the gate: " + e.answers()
 }

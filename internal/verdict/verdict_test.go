@@ -12,6 +12,7 @@ func whole() Evidence {
 		{Name: "https, verified", TLS: true, Verified: true, Status: 520, Recorded: true},
 		{Name: "https, unverified", TLS: true, Status: 520, Recorded: true},
 		{Name: "http", Status: 520, Recorded: true},
+		{Name: "https by proxy, verified", TLS: true, Verified: true, Explicit: true, Status: 520, Recorded: true},
 	}
 	return Evidence{
 		Unlisted: legs, Granted: Leg{Status: 200},
@@ -31,15 +32,16 @@ func TestVector38_VerdictTable(t *testing.T) {
 		says   string
 	}{
 		"HTTPS and HTTP refused":             {func(*Evidence) {}, Passed, "gate refused"},
+		"only the explicit proxy refused":    {func(e *Evidence) { silent(e, 0, 1, 2) }, Inconclusive, "HTTPS does not reach"},
 		"only HTTPS refused":                 {func(e *Evidence) { silent(e, 2) }, Passed, "gate refused"},
 		"only HTTP refused":                  {func(e *Evidence) { silent(e, 0, 1) }, Inconclusive, "CA"},
 		"HTTPS refused only unverified":      {func(e *Evidence) { silent(e, 0) }, Inconclusive, "CA is not trusted"},
-		"nothing answered":                   {func(e *Evidence) { silent(e, 0, 1, 2) }, Inconclusive, "nothing answered"},
+		"nothing answered":                   {func(e *Evidence) { silent(e, 0, 1, 2, 3) }, Inconclusive, "nothing answered"},
 		"301 over HTTP":                      {func(e *Evidence) { e.Unlisted[2].Status = 301 }, Failed, "301"},
 		"301 over unverified HTTPS":          {func(e *Evidence) { e.Unlisted[1].Status = 301 }, Failed, "301"},
 		"200 over HTTPS, nothing over HTTP":  {func(e *Evidence) { silent(e, 2); e.Unlisted[0].Status = 200 }, Failed, "200"},
 		"520 without the gate's record":      {func(e *Evidence) { e.Unlisted[0].Recorded = false }, Inconclusive, "record"},
-		"502 over HTTPS":                     {func(e *Evidence) { silent(e, 1, 2); e.Unlisted[0].Status = 502 }, Inconclusive, "502"},
+		"502 over HTTPS":                     {func(e *Evidence) { silent(e, 1, 2, 3); e.Unlisted[0].Status = 502 }, Inconclusive, "502"},
 		"granted path silent":                {func(e *Evidence) { e.Granted = Leg{Error: "timeout"} }, Inconclusive, "timeout"},
 		"granted path refused":               {func(e *Evidence) { e.Granted.Status = 403 }, Inconclusive, "403"},
 		"refused path answers":               {func(e *Evidence) { e.Refused.Status = 200 }, Failed, "no rule allows"},
