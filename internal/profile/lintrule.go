@@ -133,9 +133,15 @@ func (r ruleLint) namesApex(base string) bool {
 		}
 	}
 	return slices.ContainsFunc(r.doc.Deny, func(example string) bool {
-		words := strings.Fields(example)
+		words := wordsOf(example)
 		return len(words) > 0 && sameHost(hostOf(words[min(1, len(words)-1)]), base)
 	})
+}
+
+// wordsOf splits an example where examples are split: other white space than a blank is
+// part of a path.
+func wordsOf(example string) []string {
+	return strings.FieldsFunc(example, func(c rune) bool { return c == ' ' })
 }
 
 func sameHost(text, base string) bool {
@@ -261,7 +267,7 @@ func (r ruleLint) showsEnd(exact string, pattern egress.PathPattern) bool {
 		return false // what is below an exact path can be written
 	}
 	return slices.ContainsFunc(r.doc.Deny, func(example string) bool {
-		words := strings.Fields(example)
+		words := wordsOf(example)
 		if len(words) < 2 {
 			return false
 		}
