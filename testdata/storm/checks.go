@@ -25,6 +25,8 @@ var checks = []check{
 	{"no slot was held twice at a time", (*storm).slotsHeld},
 	{"whoever asked first was admitted first", (*storm).fifoHeld},
 	{"every finished revoke was verified", (*storm).revokesVerified},
+	{"no call under a key ran twice, but after a kill", (*storm).callsOnce},
+	{"no attestation was spent twice", (*storm).spentOnce},
 	{"nobody holds or waits for a slot", (*storm).poolsEmpty},
 	{"no place in a queue, no active run, no scratch left", (*storm).stateTidy},
 	{"no process, mount, listener or control group left", (*storm).machineTidy},
@@ -44,6 +46,8 @@ func (s *storm) endedWell() []string {
 			ok = ok || a.Exit == 128+int(a.Killed) || a.Exit == 125 && strings.Contains(a.Stderr, "sbx: stopped ") || a.Exit == -1
 		case !a.Queued:
 			ok = ok || a.Exit == 125 && strings.Contains(a.Stderr, "is full")
+		case a.Call != "":
+			ok = ok || a.refusedRightly()
 		}
 		if !ok {
 			bad = append(bad, a.String())
@@ -268,7 +272,9 @@ func (s *storm) summarise() {
 	for _, what := range []string{"finished", "refused", "killed", "asked to end", "commands that ran"} {
 		fmt.Printf(" %s %d,", what, counts[what])
 	}
-	fmt.Printf(" longest %s\nat once:", longest.Round(time.Millisecond))
+	fmt.Printf(" longest %s\n", longest.Round(time.Millisecond))
+	s.summariseCalls()
+	fmt.Print("at once:")
 	for _, class := range []string{"agent", "browser", "lean", "task"} {
 		fmt.Printf(" %s %d of %d", class, most(s.running(class)), caps[class])
 	}

@@ -23,6 +23,12 @@ var operations = []operation{
 	{2, func(w *worker) attempt { return w.plain(false, 0) }},
 	{2, func(w *worker) attempt { return w.plain(true, syscall.SIGKILL) }},
 	{1, func(w *worker) attempt { return w.plain(true, syscall.SIGTERM) }},
+	{3, func(w *worker) attempt { return w.call(0) }},
+	{2, func(w *worker) attempt { return w.call(syscall.SIGKILL) }},
+	{2, func(w *worker) attempt { return w.push(0, false) }},
+	{1, func(w *worker) attempt { return w.push(syscall.SIGKILL, false) }},
+	{2, func(w *worker) attempt { return w.push(0, true) }},
+	{1, func(w *worker) attempt { return w.push(syscall.SIGKILL, true) }},
 }
 
 func pick(r *rand.Rand) func(*worker) attempt {
@@ -54,19 +60,22 @@ func (w *worker) plain(queue bool, kill syscall.Signal) attempt {
 	pause := fmt.Sprintf("0.%03d", w.random.IntN(100))
 	r.args = append(r.args, "--", "bash", "-c", marking, "marking", marks, pause)
 	if kill != 0 {
-		r.after = time.Duration(w.random.Int64N(int64(w.typical())))
+		r.after = w.moment()
 	}
 	a := w.attempt(r)
 	a.Marks = readMarks(filepath.Join(w.project(w.number), marks))
 	return a
 }
 
+// moment is when to end an sbx: somewhere in its life.
+func (w *worker) moment() time.Duration { return time.Duration(w.random.Int64N(int64(w.typical()))) }
+
 // typical is about how long a run takes now, with its wait.
 func (w *worker) typical() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := len(w.done) - 1; i >= 0; i-- {
-		if a := w.done[i]; a.Killed == 0 && a.Exit == 0 {
+		if a := w.done[i]; a.Operation == "plain" && a.Killed == 0 && a.Exit == 0 {
 			return a.Ended.Sub(a.Begun) + 20*time.Millisecond
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,8 +32,10 @@ type storm struct {
 	dir    string // everything that the storm makes
 	before machine
 
-	mu   sync.Mutex
-	done []attempt
+	mu    sync.Mutex
+	done  []attempt
+	asked map[string]int // how many sbx were begun for calls and attestations
+	given map[string]*sync.Once
 }
 
 // attempt is one sbx and what became of it.
@@ -49,6 +52,10 @@ type attempt struct {
 	Exit      int
 	Stderr    string
 	Marks     []time.Time // of the command: its start, and its end if it came to that
+	Stdout    []byte
+	Call      string // the key or attestation that it shares with others
+	Run       string // that answers it
+	Deduped   bool
 }
 
 func (a attempt) String() string {
@@ -60,7 +67,7 @@ func (s *storm) prepare() (err error) {
 	if s.dir, err = os.MkdirTemp("", "sbx-storm-"); err != nil {
 		return err
 	}
-	config := fmt.Sprintf("state_dir = %q\n", s.state())
+	config := fmt.Sprintf("state_dir = %q\nallowed_signers = %q\n", s.state(), s.signers())
 	for class, limit := range caps {
 		config += fmt.Sprintf("class.%s.cap = %d\n", class, limit)
 	}
@@ -78,6 +85,9 @@ func (s *storm) prepare() (err error) {
 		if err := os.MkdirAll(s.project(i), 0o700); err != nil {
 			return err
 		}
+	}
+	if err := s.prepareCalls(); err != nil {
+		return err
 	}
 	s.before, err = lookAtMachine(s.dir)
 	return err
@@ -123,6 +133,7 @@ type sbxRun struct {
 	queued    bool
 	kill      syscall.Signal // 0: none
 	after     time.Duration  // of the signal
+	dir       string         // "": the worker's own project
 }
 
 // attempt runs one sbx to its end, or to ours.
@@ -130,16 +141,16 @@ func (w *worker) attempt(r sbxRun) attempt {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, w.sbx, r.args...)
-	cmd.Dir, cmd.Env = w.project(w.number), w.environment(r.class)
-	var stderr bytes.Buffer
-	cmd.Stderr, cmd.WaitDelay = &stderr, 20*time.Second
+	cmd.Dir, cmd.Env = cmp.Or(r.dir, w.project(w.number)), w.environment(r.class)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &stdout, &stderr, 20*time.Second
 	a := attempt{Operation: r.operation, Class: r.class, Worker: w.number, Number: w.round, Queued: r.queued, Begun: time.Now()}
 	if err := cmd.Start(); err != nil {
 		a.Exit, a.Stderr = -1, err.Error()
 		return a
 	}
 	a.watch(cmd, r)
-	a.Ended, a.Exit, a.Stderr = time.Now(), cmd.ProcessState.ExitCode(), stderr.String()
+	a.Ended, a.Exit, a.Stdout, a.Stderr = time.Now(), cmd.ProcessState.ExitCode(), stdout.Bytes(), stderr.String()
 	if ctx.Err() != nil {
 		a.Stderr += " (it did not end by itself)"
 	}
@@ -201,8 +212,9 @@ func (s *storm) receipts() ([]receipt, error) {
 
 // receipt is the part of a receipt that checks look at.
 type receipt struct {
-	Run         string `json:"run"`
-	Interrupted bool   `json:"interrupted"`
+	Run         string   `json:"run"`
+	Interrupted bool     `json:"interrupted"`
+	Command     []string `json:"command"`
 	Admission   *struct {
 		Class      string    `json:"class"`
 		Slot       int       `json:"slot"`
