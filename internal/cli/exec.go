@@ -130,16 +130,9 @@ func (o *execOptions) addFlags(cmd *cobra.Command) {
 }
 
 func (o *execOptions) run(ctx context.Context, e *environment, argv []string) error {
-	if err := o.paths.check(argv); err != nil {
-		return err
-	}
-	c, err := e.loadConfig()
+	c, f, err := o.prepare(e, argv)
 	if err != nil {
-		return err
-	}
-	f, err := o.fenceOptions(e, c, argv)
-	if err != nil {
-		return err
+		return o.refuseEarly(e, argv, err)
 	}
 	if o.dryRun {
 		return o.preview(ctx, e, f)
@@ -172,6 +165,18 @@ func (o *execOptions) run(ctx context.Context, e *environment, argv []string) er
 	}
 	out := fence.Run(ctx, f)
 	return o.conclude(e, c, out, outcome)
+}
+
+// prepare is what comes before the fence.
+func (o *execOptions) prepare(e *environment, argv []string) (c config.Config, f fence.Options, err error) {
+	if err = o.paths.check(argv); err != nil {
+		return c, f, err
+	}
+	if c, err = e.loadConfig(); err != nil {
+		return c, f, err
+	}
+	f, err = o.fenceOptions(e, c, argv)
+	return c, f, err
 }
 
 // fenceOptions turns flags and configuration into what the fence is told.

@@ -60,6 +60,28 @@ func openOutcome(name string) (*outcomeFile, error) {
 	return f, nil
 }
 
+// refuseEarly tells machines of an error before the fence, as of one in it.
+func (o *execOptions) refuseEarly(e *environment, argv []string, err error) error {
+	if o.dryRun {
+		return err
+	}
+	var file *outcomeFile
+	if o.outcome != "" {
+		if file, _ = openOutcome(o.outcome); file == nil && !o.json {
+			return err // there is nowhere to write, which would be the next error
+		}
+	}
+	id := artifact.NewID(time.Now())
+	r := event.Receipt{Run: id, Version: e.build.Version, Command: argv, Result: event.Result{Exit: exitRefused}}
+	r.Result.Refusal = &event.Refusal{
+		Kind: event.RefusedRecipe, Code: "bad-usage", Name: id, Step: "usage", Message: err.Error(), Next: nextStep(err), Cause: err,
+	}
+	if failed := o.write(e, fence.Outcome{Exit: exitRefused, Receipt: r}, file); failed != nil {
+		return errors.Join(err, failed)
+	}
+	return err
+}
+
 // write hands the outcome to machines.
 func (o *execOptions) write(e *environment, out fence.Outcome, file *outcomeFile) error {
 	if !o.json && file == nil {

@@ -88,12 +88,21 @@ func TestCanaryNoticesEveryBrokenWall(t *testing.T) {
 }
 
 func TestReleaseBinaryHasNoSwitchThatBreaksWalls(t *testing.T) {
-	text, err := os.ReadFile(sbxtest.Binary(t))
+	release, err := os.ReadFile(sbxtest.Binary(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if bytes.Contains(text, []byte("SBX_BREAK")) {
-		t.Error("SBX_BREAK stands in the release binary")
+	broken, err := os.ReadFile(sbxtest.BrokenBinary(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mark := range []string{"SBX_BREAK", "an injected fault at", "breaking the network"} {
+		if bytes.Contains(release, []byte(mark)) {
+			t.Errorf("%q stands in the release binary", mark)
+		}
+		if !bytes.Contains(broken, []byte(mark)) {
+			t.Errorf("%q does not stand in the binary that has the switch", mark)
+		}
 	}
 }
 

@@ -152,11 +152,11 @@ func goroutineRows() []faultRow {
 	serve.unsure = true
 	prepare := row("go/prepare", "apply-grant", "run")
 	prepare.spent, prepare.key, prepare.ran = true, "launched", []int{0, 1}
-	output := row("go/output", "run")
+	output := row("go/output", "apply-grant", "run")
 	output.spent, output.key, output.ran = true, "launched", []int{1}
-	packets := row("go/packets", "run")
+	packets := row("go/packets", "apply-grant", "run")
 	packets.key, packets.ran, packets.script = "launched", []int{1}, "echo ran >>ran-$ROW; echo x >/dev/udp/192.0.2.1/9; sleep 777"
-	request := row("go/request", "run")
+	request := row("go/request", "apply-grant", "run")
 	request.key, request.ran, request.script = "launched", []int{1}, "echo ran >>ran-$ROW; curl -s http://a.test/; sleep 777"
 	// What cannot be recorded is refused, and the command sees to it.
 	unrecorded := faultRow{
@@ -202,8 +202,46 @@ func runnerRows() (rows []faultRow) {
 	return rows
 }
 
-func TestFaultTable(t *testing.T) {
-	l := newFaultLab(t, slices.Concat(passRows(), teardownRows(), closingRows(), goroutineRows(), runnerRows(), resourceRows()))
+// holdTable goes through a part of the table, as both users.
+func holdTable(t *testing.T, rows ...[]faultRow) {
+	t.Helper()
+	l := newFaultLab(t, slices.Concat(rows...))
 	l.hold(40)
-	t.Logf("%d rows", len(l.runs))
+	t.Logf("%d rows, %d with both users", len(slices.Concat(rows...)), len(l.runs))
 }
+
+// hanging divides rows into those that hang and the others.
+func hanging(rows []faultRow) (hang, others []faultRow) {
+	for _, r := range rows {
+		if r.mode == "hang" {
+			hang = append(hang, r)
+		} else {
+			others = append(others, r)
+		}
+	}
+	return hang, others
+}
+
+// TestVector33_TheRevokeRunsWhateverFails: kill, and each part of what comes after it.
+func TestVector33_TheRevokeRunsWhateverFails(t *testing.T) {
+	_, teardown := hanging(teardownRows())
+	_, closing := hanging(closingRows())
+	holdTable(t, teardown, closing)
+}
+
+// TestVector34_WhateverFailsIsKilledThenRevoked: each step on the way to the command and
+// the run itself, each of sbx's own readers, and the runner.
+func TestVector34_WhateverFailsIsKilledThenRevoked(t *testing.T) {
+	holdTable(t, passRows(), goroutineRows(), runnerRows())
+}
+
+// TestBypass78b_TheTeardownIsBounded: whatever hangs in it is given up, and the rest is
+// taken back all the same.
+func TestBypass78b_TheTeardownIsBounded(t *testing.T) {
+	teardown, _ := hanging(teardownRows())
+	closing, _ := hanging(closingRows())
+	holdTable(t, teardown, closing)
+}
+
+// What sbx writes to is full, locked, spoilt or sealed at some moment of the run.
+func TestFaultsOfDiskAndStore(t *testing.T) { holdTable(t, resourceRows()) }

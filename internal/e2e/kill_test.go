@@ -257,7 +257,7 @@ func TestCase22_KilledHelpers(t *testing.T) {
 
 // What a command leaves running when it ends is ended as well, and does not
 // keep the caller waiting.
-func TestBackgroundProcessesEndWithTheRun(t *testing.T) {
+func TestBypass78_BackgroundProcessesEndWithTheRun(t *testing.T) {
 	lab := sbxtest.NewLab(t)
 	everyone(t, func(t *testing.T, who sbxtest.User) {
 		script := strings.TrimSuffix(lingering, "; wait") + "; exit 5"

@@ -275,7 +275,7 @@ func whereabouts(t *testing.T, lab *sbxtest.Lab, who sbxtest.User) string {
 
 // With --wait-children the end is that of the last process, and the status the
 // command's.
-func TestWaitChildren(t *testing.T) {
+func TestBypass78_WaitChildren(t *testing.T) {
 	lab := sbxtest.NewLab(t)
 	everyone(t, func(t *testing.T, who sbxtest.User) {
 		script := "mkfifo f; (read x <f; echo late $x; setsid sh -c 'exec >&2; sleep 0.1; touch last' &) & echo now; (sleep 0.1; echo y >f) & exit 5"

@@ -3,12 +3,13 @@ package fence
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 
+	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 )
 
@@ -44,23 +45,41 @@ func CacheDirectory(env []string) (dir string, ok bool) {
 	return path.Join(home, ".cache", "sbx"), ok && path.IsAbs(home)
 }
 
-// makePrivate makes a directory that is the caller's alone and returns its path
-// without symlinks. One that is somebody else's is refused: its content would be
-// trusted by the next run.
-func makePrivate(dir string) (string, error) {
+// makePrivate makes a directory below base, the cache directory, and returns its path
+// without symlinks. One that is somebody else's, or below one that somebody else may
+// change, is refused: its content would be trusted by the next run. The command may have
+// changed the mode of its own, which is taken back.
+func makePrivate(base, dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("making the cache directory: %w", err)
 	}
-	dir, err := filepath.EvalSymlinks(dir)
+	at, err := filepath.EvalSymlinks(base)
 	if err != nil {
 		return "", fmt.Errorf("checking the cache directory: %w", err)
 	}
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return "", fmt.Errorf("checking the cache directory: %w", err)
+	below := strings.Split(strings.TrimPrefix(dir, base+"/"), "/")
+	for {
+		info, err := os.Lstat(at)
+		if err != nil {
+			return "", fmt.Errorf("checking the cache directory: %w", err)
+		}
+		const others = 0o022
+		switch {
+		case !info.IsDir() || !ownedByCaller(info):
+			return "", badCache("the cache directory " + at + " is not a directory of yours: what it holds could be somebody else's")
+		case info.Mode()&others == 0:
+		case len(below) > 0:
+			return "", badCache("others may write the cache directory " + at)
+		default:
+			err = os.Chmod(at, 0o700) // nobody else can come here
+		}
+		if err != nil || len(below) == 0 {
+			return at, err
+		}
+		at, below = path.Join(at, below[0]), below[1:]
 	}
-	if !info.IsDir() || !ownedByCaller(info) {
-		return "", errors.New("checking the cache directory " + dir + ": it is not a directory of the caller's own")
-	}
-	return dir, nil
+}
+
+func badCache(message string) error {
+	return &event.Refusal{Kind: event.RefusedSandbox, Code: "cache-foreign", Message: message, Next: "remove it, or use --no-cache"}
 }

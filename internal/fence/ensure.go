@@ -163,7 +163,8 @@ func (f *fence) plan(context.Context) (err error) {
 		return err
 	}
 	for i := range caches {
-		if caches[i].Source, err = makePrivate(caches[i].Source); err != nil {
+		base, _ := CacheDirectory(f.o.Env) // there is one: the caches lie in it
+		if caches[i].Source, err = makePrivate(base, caches[i].Source); err != nil {
 			return err
 		}
 	}
