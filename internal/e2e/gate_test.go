@@ -397,3 +397,47 @@ func TestBypass68_WhateverFollowsIsFenced(t *testing.T) {
 		outside.nothingLeft(t)
 	})
 }
+
+// fakeServer says on a socket in the working directory that all is well.
+const fakeServer = `
+import socketserver
+class Fine(socketserver.StreamRequestHandler):
+    def handle(self):
+        while self.rfile.readline().strip(): pass
+        text = b'{"status": "ok", "kind": "canary", "outcome": "passed", "deployment": "x", "store": {"schema": 1, "known": 1}}'
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+server = socketserver.UnixStreamServer("serve.sock", Fine)
+print("ready", flush=True)
+server.serve_forever()
+`
+
+// A command that lays a socket into its working directory and answers there is not taken
+// for sbx.
+func TestAServerInASandboxIsNotBelieved(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		cmd := lab.Command(t, who, "sbx", "exec", "--", "python3", "-c", fakeServer)
+		out := newOutput()
+		cmd.Stdout, cmd.Stderr = out, newOutput()
+		lab.Start(t, cmd)
+		out.until(t, "ready\n")
+		for _, check := range []string{"health", "canary"} {
+			got := lab.Run(t, who, "sbx", "verify-deploy", check, "--socket", "serve.sock", "--attempts", "1")
+			if got.Exit != 1 || !strings.Contains(got.Stdout, "word does not count") {
+				t.Errorf("%s: exit status %d\n%s%s", check, got.Exit, got.Stdout, got.Stderr)
+			}
+		}
+		// Outside of a sandbox the same answers would do.
+		must(t, cmd.Process.Signal(unix.SIGTERM))
+		sbxtest.Wait(t, cmd)
+		must(t, os.RemoveAll(filepath.Join(lab.Home(who), "project/serve.sock")))
+		outside := lab.Command(t, who, "/usr/bin/python3", "-c", fakeServer)
+		out = newOutput()
+		outside.Stdout, outside.Stderr = out, newOutput()
+		lab.Start(t, outside)
+		out.until(t, "ready\n")
+		host(t, lab, who, 0, "sbx", "verify-deploy", "health", "--socket", "serve.sock")
+		must(t, outside.Process.Kill())
+		sbxtest.Wait(t, outside)
+	})
+}
