@@ -60,7 +60,7 @@ func TestCanaryNoticesEveryBrokenWall(t *testing.T) {
 		for _, row := range []struct{ wall, outcome, says string }{
 			{"nothing", "passed", "refused"},
 			{"ca", "inconclusive", "CA is not trusted"},
-			{"listener", "inconclusive", "probe"},
+			{"listener", "inconclusive", "the fence refused"},
 			{"route", "failed", "network device"},
 			{"gate", "failed", "egress is open"},
 			{"seccomp", "failed", "seccomp"},
@@ -68,7 +68,7 @@ func TestCanaryNoticesEveryBrokenWall(t *testing.T) {
 			{"guard", "failed", "address guard"},
 			{"landlock", "failed", "the receipt claims Landlock"},
 			{"limits", "failed", "the receipt claims a limit of 8192 processes"},
-			{"ipv6", "inconclusive", "probe-v6"},
+			{"ipv6", "inconclusive", "the fence refused"},
 			{"udp", "failed", "the kernel took a datagram"},
 			{"unix", "failed", "reached over unix socket"},
 			{"socket", "failed", "/run/docker.sock"},

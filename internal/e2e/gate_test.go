@@ -121,7 +121,11 @@ func TestVector39_EachPartIsOfTheDeployment(t *testing.T) {
 		must(t, os.Chmod(changed, 0o755))
 		add("the binary", health(t, lab, who, nil, changed))
 		add("the kernel's release", health(t, lab, who, nil, "setarch", "--uname-2.6", sbxtest.Binary(t)))
-		add("the user namespace", health(t, lab, who, nil, "unshare", "--user", "--map-current-user", sbxtest.Binary(t)))
+		// An ordinary user's lab is in a namespace below the machine's: what lies below that the
+		// kernel does not tell apart.
+		if name, err := os.Readlink("/proc/self/ns/user"); err == nil && name == "user:[4026531837]" {
+			add("the user namespace", health(t, lab, who, nil, "unshare", "--user", "--map-current-user", sbxtest.Binary(t)))
+		}
 		lab.Configure("summary = false\n")
 		add("the configuration", health(t, lab, who, nil, "sbx"))
 		lab.Configure("")
@@ -342,7 +346,7 @@ func TestBypass65_EveryRunProvesItsFloor(t *testing.T) {
 			for _, wall := range []string{"listener", "ipv6"} {
 				cmd := lab.Command(t, who, slices.Concat([]string{sbxtest.BrokenBinary(t), "exec"}, mode, []string{"--", "touch", "ran"})...)
 				cmd.Env = append(cmd.Env, "SBX_BREAK="+wall, "CI=true")
-				refused(t, lab.RunCommand(t, who, cmd), "probe-v")
+				refused(t, lab.RunCommand(t, who, cmd))
 				if _, err := os.Lstat(filepath.Join(lab.Home(who), "project/ran")); err == nil {
 					t.Fatalf("%q without %s: it ran", mode, wall)
 				}
