@@ -151,6 +151,7 @@ func TestActionRefusesWhatTheScriptCouldChange(t *testing.T) {
 		s := stageAction(t, lab, who)
 		project := filepath.Join(lab.Home(who), "project")
 		must(t, os.Symlink(s.dir, filepath.Join(project, "link")))
+		must(t, os.WriteFile(filepath.Join(project, "sbx"), []byte("#!/bin/sh\necho ran >"+project+"/ran\n"), 0o755), os.Symlink(filepath.Join(project, "sbx"), filepath.Join(s.dir, "linked")))
 		for name, row := range map[string]struct {
 			env  []string
 			says string
@@ -160,6 +161,8 @@ func TestActionRefusesWhatTheScriptCouldChange(t *testing.T) {
 			"by a link":                      {[]string{"SBX_DIRECTORY=" + project + "/link"}, "lie"},
 			"the root":                       {[]string{"SBX_DIRECTORY=/"}, "lie"},
 			"the binary inside":              {[]string{"SBX_BINARY=" + s.dir + "/action/exec", "SBX_DIRECTORY=" + s.dir + "/action"}, "sbx binary lies"},
+			"by a link from outside":         {[]string{"SBX_BINARY=" + s.dir + "/linked"}, "sbx binary lies"},
+			"by a name without a path":       {[]string{"SBX_BINARY=sbx", "PATH=" + project + ":/usr/bin:/bin"}, "sbx binary lies"},
 			"the action inside":              {[]string{"SBX_DIRECTORY=" + s.dir + "/action"}, "the action lies"},
 			"no binary":                      {[]string{"SBX_BINARY=/nonexistent/sbx"}, "not found"},
 			"no directory":                   {[]string{"SBX_DIRECTORY=/nonexistent"}, "does not exist"},
