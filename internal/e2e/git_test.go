@@ -76,7 +76,7 @@ func TestVector14_GitLFS(t *testing.T) {
 		git clone -q ` + widget + `.git /tmp/w; cat /tmp/w/big.bin; cd /tmp/w
 		git config user.name x; git config user.email x@git.test; git config lfs.locksverify false
 		echo another >new.bin; git add new.bin; git commit -qm x
-		git lfs ${P:-push} origin main; echo "exit status $?"`
+		git lfs ${P:-push} origin main >/dev/null; echo "exit status $?"`
 	everyone(t, func(t *testing.T, who sbxtest.User) {
 		since, kept := len(host.Requests()), len(store.Requests())
 		got := shell(t, lab, who, script, append(readRepo, "--input", "lfs=true")...)

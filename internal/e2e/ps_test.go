@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -258,8 +259,8 @@ func whereabouts(t *testing.T, lab *sbxtest.Lab, who sbxtest.User) string {
 	b := inBackground(t, lab, who, nil, "echo ready; exec sleep 777")
 	var all map[string]any
 	text, err := os.ReadFile(filepath.Join(lab.StateDir(who), "active", b.id))
-	if err == nil {
-		err = json.Unmarshal(text, &all)
+	if err == nil { // the first of its lines
+		err = json.NewDecoder(bytes.NewReader(text)).Decode(&all)
 	}
 	if err != nil {
 		t.Fatal(err)

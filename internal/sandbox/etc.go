@@ -109,8 +109,8 @@ func (b *Builder) dev() error {
 		return err
 	}
 	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
-		if err := writeFile(dev+"/"+name, nil, 0o444); err != nil {
-			return err
+		if err := unix.Mknod(dev+"/"+name, unix.S_IFREG|0o444, 0); err != nil {
+			return fmt.Errorf("making /dev/%s: %w", name, err)
 		}
 		if err := mount("/dev/"+name, dev+"/"+name, "", unix.MS_BIND, ""); err != nil {
 			return err

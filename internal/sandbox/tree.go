@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/runc/libcontainer"
 	"golang.org/x/sys/unix"
@@ -472,8 +473,23 @@ func mount(source, target, kind string, flags uintptr, options string) error {
 	return nil
 }
 
-func remount(target string, flags uintptr) error {
-	return mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
+// remountTries times remountPause is how long a descriptor may keep a mount writable.
+const (
+	remountTries = 500
+	remountPause = time.Millisecond
+)
+
+// remount changes the flags of a mount. A process that another thread has just forked
+// holds this one's descriptors until it executes or ends, those open for writing among
+// them, and as long the mount cannot become read-only (EBUSY).
+func remount(target string, flags uintptr) (err error) {
+	for range remountTries {
+		if err = mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""); !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		time.Sleep(remountPause)
+	}
+	return err
 }
 
 func writeFile(name string, content []byte, mode uint32) error {
