@@ -78,7 +78,7 @@ func callGate(scope, key string, s *Store) string {
 func (s *Store) Begin(ctx context.Context, c Call) (h *Holding, finished *Call, running *Following, err error) {
 	name := callGate(c.Scope, c.Key, s)
 	err = s.Update(ctx, func(t *Tx) error {
-		if _, err := t.exec("DELETE FROM calls WHERE finished_at < ?", c.BegunAt.Add(-CallsKept).UnixMilli()); err != nil {
+		if err := t.dropOldCalls(c.BegunAt.Add(-CallsKept)); err != nil {
 			return err
 		}
 		earlier, err := t.Call(c.Scope, c.Key)
@@ -107,6 +107,41 @@ func (s *Store) Begin(ctx context.Context, c Call) (h *Holding, finished *Call, 
 		return nil, nil, nil, errors.Join(err, h.gate.close())
 	}
 	return h, finished, running, err
+}
+
+// dropOldCalls forgets what finished before, and what began before and did not, where it
+// would only begin anew: its process is gone, and nothing is unknown about it.
+func (t *Tx) dropOldCalls(before time.Time) error {
+	if _, err := t.exec("DELETE FROM calls WHERE finished_at < ?", before.UnixMilli()); err != nil {
+		return err
+	}
+	var old []Call
+	err := t.each(callColumns+" WHERE finished_at IS NULL AND begun_at < ? AND NOT (irreversible AND launched_at IS NOT NULL)", []any{before.UnixMilli()},
+		func(scan func(...any) error) error {
+			c, err := scanCall(scan)
+			old = append(old, c)
+			return err
+		})
+	if err != nil {
+		return err
+	}
+	for _, c := range old {
+		name := callGate(c.Scope, c.Key, t.s)
+		held, err := t.s.held(name)
+		if err != nil {
+			return err
+		}
+		if held {
+			continue
+		}
+		if _, err := t.exec("DELETE FROM calls WHERE scope = ? AND name = ?", c.Scope, c.Key); err != nil {
+			return err
+		}
+		if err := t.s.removeGate(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // begin writes the call down in place of one whose process is gone.
@@ -266,8 +301,10 @@ func (s *Store) Decide(ctx context.Context, scope, key string) (was *Call, err e
 		if held {
 			return fmt.Errorf("forgetting key %q: run %s is under way", key, was.Run)
 		}
-		_, err = t.exec("DELETE FROM calls WHERE scope = ? AND name = ?", scope, key)
-		return err
+		if _, err = t.exec("DELETE FROM calls WHERE scope = ? AND name = ?", scope, key); err != nil {
+			return err
+		}
+		return s.removeGate(callGate(scope, key, s))
 	})
 	return was, err
 }
