@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 func null(t *testing.T) *os.File {
@@ -251,5 +253,35 @@ func TestReaderThatGoesAwayEndsTheCommand(t *testing.T) {
 	}
 	if err := s.Finish(); err != nil {
 		t.Errorf("a reader that went away is no failed stream: %v", err)
+	}
+}
+
+type faulty struct{}
+
+func (faulty) Write([]byte) (int, error) { panic("odd") }
+
+// TestVector34_APanicOfAReaderIsTold: whoever trapped it hears of it, and Finish does not
+// wait for what is gone.
+func TestVector34_APanicOfAReaderIsTold(t *testing.T) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	s, err := Open(null, null, null, TTYNever, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan *trap.Panic, 2)
+	s.Trap = func(p *trap.Panic) { told <- p }
+	s.Start(func(int) io.Writer { return faulty{} })
+	if _, err := s.Pipes()[0].WriteString("x"); err != nil {
+		t.Fatal(err)
+	}
+	if p := <-told; p.Value != "odd" {
+		t.Errorf("%v", p)
+	}
+	if err := s.Finish(); err != nil {
+		t.Error(err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fractalboxdev/sbx/internal/egress"
+	"github.com/fractalboxdev/sbx/internal/trap"
 )
 
 func host(t testing.TB, s string) egress.Host {
@@ -355,5 +356,14 @@ func TestProxyFromEnvironment(t *testing.T) {
 		if err != nil || (u != nil) != want {
 			t.Errorf("%s: %v %v", name, u, err)
 		}
+	}
+}
+
+// A fault of whoever resolves names is an error of the request that asked.
+func TestAPanicOfTheLookupIsAnError(t *testing.T) {
+	d := New(Options{Lookup: func(context.Context, string) ([]netip.Addr, error) { panic("odd") }})
+	_, err := d.Dial(t.Context(), host(t, "up.test"), 443, egress.AllowInternal)
+	if _, ok := errors.AsType[*trap.Panic](err); !ok {
+		t.Errorf("error %v", err)
 	}
 }
