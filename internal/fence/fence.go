@@ -334,10 +334,11 @@ func (f *fence) checkCommand() error {
 		return err
 	}
 	f.conn = conn
-	f.beginSurvey()
-	if err := f.beginStore(); err != nil {
+	f.findPaths()
+	if err := f.beginStore(); err != nil { // first: it takes longest, and is waited for soonest
 		return err
 	}
+	f.search()
 	return sandbox.CheckSeccomp()
 }
 

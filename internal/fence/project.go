@@ -16,15 +16,17 @@ import (
 // beginSurvey looks up the paths that were named and starts the search of what will be
 // writable: in a large project it takes as long as the rest of the start.
 func (f *fence) beginSurvey() {
-	f.paths, f.pathsErr = sandbox.ResolvePaths(f.o.Workdir, f.o.Paths)
-	if f.pathsErr != nil {
-		return
-	}
+	f.findPaths()
 	f.search()
 }
 
+func (f *fence) findPaths() { f.paths, f.pathsErr = sandbox.ResolvePaths(f.o.Workdir, f.o.Paths) }
+
 // search goes through what will be writable, beside the rest of the start.
 func (f *fence) search() {
+	if f.pathsErr != nil {
+		return
+	}
 	home, _ := lookup(f.o.Env, "HOME")
 	xdg, _ := lookup(f.o.Env, "XDG_CONFIG_HOME")
 	request := project.Request{Roots: f.paths.Roots(), Locked: f.paths.Locked(), Lifted: f.paths.Lifted(), Home: home, XDG: xdg}
