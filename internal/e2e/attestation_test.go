@@ -7,9 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/sbxtest"
@@ -296,67 +294,25 @@ func TestBypass48_ASpendingOutlivesSIGKILL(t *testing.T) {
 	lab := sbxtest.NewLab(t)
 	everyone(t, func(t *testing.T, who sbxtest.User) {
 		o := newOffice(t, lab, who)
-		for try := range 20 {
-			file := fmt.Sprintf("a%d.json", try)
-			o.approve(file)
-			if !o.killBetween(file, try%5) {
-				continue // the sandbox was stopped too early or too late
-			}
-			if n := o.runs(); n != 0 {
-				t.Fatalf("it ran %d times", n)
-			}
-			o.turnedDown(o.exec(125, "--attestation", file, "--", "./git", "push"), event.RefusedAttestation, "attestation-spent")
-			return
+		o.approve("a.json")
+		before := o.spent()
+		cmd := o.lab.Command(t, who, sbxtest.BrokenBinary(t), "exec", "--attestation", "a.json", "--", "./git", "push")
+		cmd.Env = append(cmd.Env, "XDG_STATE_HOME="+o.state, "SBX_BREAK=fault:prove-floor:stop")
+		o.lab.Start(t, cmd)
+		standing(t, cmd)
+		if o.spent() != before+1 {
+			t.Fatal("it is not spent")
 		}
-		t.Fatal("sbx could not be caught between spending and running")
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = sbxtest.Wait(t, cmd)
+		nobodyRuns(t)
+		if n := o.runs(); n != 0 {
+			t.Fatalf("it ran %d times", n)
+		}
+		o.turnedDown(o.exec(125, "--attestation", "a.json", "--", "./git", "push"), event.RefusedAttestation, "attestation-spent")
 	})
-}
-
-// killBetween stops the sandbox's init before it can prove the floor, waits until the
-// attestation is spent, and kills sbx. It returns false when that did not succeed; late
-// is how often to look away first.
-func (o *office) killBetween(file string, late int) bool {
-	o.Helper()
-	o.host(0, "rm", "-f", "ran")
-	before := o.spent()
-	cmd := o.lab.Command(o.T, o.who, "sbx", "exec", "--attestation", file, "--", "./git", "push")
-	cmd.Env = append(cmd.Env, "XDG_STATE_HOME="+o.state)
-	o.lab.Start(o.T, cmd)
-	stopped := 0
-	until := time.Now().Add(10 * time.Second)
-	for stopped == 0 && time.Now().Before(until) {
-		for _, p := range sbxtest.Processes(o.T) {
-			if !isInit(p.PID) {
-				continue
-			}
-			if late--; late < 0 && syscall.Kill(p.PID, syscall.SIGSTOP) == nil {
-				stopped = p.PID
-			}
-		}
-	}
-	spent := false
-	for end := time.Now().Add(2 * time.Second); stopped != 0 && !spent && time.Now().Before(end); {
-		spent = o.spent() > before
-	}
-	_ = syscall.Kill(cmd.Process.Pid, syscall.SIGKILL) // it may have ended
-	if stopped != 0 {
-		_ = syscall.Kill(stopped, syscall.SIGCONT) // to find that it is alone
-	}
-	_ = sbxtest.Wait(o.T, cmd)
-	nobodyRuns(o.T)
-	return spent && o.runs() == 0
-}
-
-// isInit reports whether a process is PID 1 of a pid namespace within the test's.
-func isInit(pid int) bool {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(status), "NSpid:")
-	line, _, _ := strings.Cut(rest, "\n")
-	ids := strings.Fields(line)
-	return len(ids) > 1 && ids[len(ids)-1] == "1"
 }
 
 // spent is how many attestations the store has as spent.

@@ -175,12 +175,12 @@ func runnerRows() (rows []faultRow) {
 	}
 	add(killed, "ensure/ticket", "ensure")
 	add(killed, "ensure/listen", "ensure")
-	killed.spent = true
-	add(killed, "attestation", "prove-floor")
-	killed.key = "|launched"
+	// The proof may be on its way already, and the last word still be taken.
+	killed.spent, killed.key = true, "|launched"
+	add(killed, "attestation", "prove-floor", "apply-grant", "run")
 	add(killed, "prove-floor", "prove-floor", "apply-grant", "run")
-	killed.key = "launched"
 	add(killed, "apply-grant", "apply-grant", "run")
+	killed.key = "launched"
 	killed.ran, killed.hold = []int{0, 1}, true
 	add(killed, "run", "run")
 	over := faultRow{mode: "runner", recorded: true, ran: []int{1}, spent: true, key: "finished"}

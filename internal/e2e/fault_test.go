@@ -177,10 +177,12 @@ func (l *faultLab) fail(runs []*faultRun) {
 }
 
 // standing waits until sbx stands still at its point.
-func (r *faultRun) standing(t *testing.T) {
+func (r *faultRun) standing(t *testing.T) { t.Helper(); standing(t, r.cmd) }
+
+func standing(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	eventually(t, 20*time.Second, r.String()+" stands still: "+r.stderr.String(), func() bool {
-		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
+	eventually(t, 20*time.Second, "sbx stands still", func() bool {
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
 		_, rest, _ := bytes.Cut(stat, []byte(") "))
 		return bytes.HasPrefix(rest, []byte("T"))
 	})

@@ -101,13 +101,13 @@ func (f *fence) tidyStore() {
 	}
 }
 
-// release gives the slot back and checks that the store says so.
-func (f *fence) release() {
+// leasePart gives the slot back and checks that the store says so.
+func (f *fence) leasePart() []part {
 	if f.admission == nil {
-		return
+		return nil
 	}
 	if f.tidy != nil {
 		f.tidy.Stop()
 	}
-	f.partWithin(storeLimit, "lease released", f.admission.Release)
+	return []part{{what: "lease released", limit: storeLimit, do: f.admission.Release}}
 }

@@ -71,7 +71,7 @@ func makePrivate(base, dir string) (string, error) {
 		case len(below) > 0:
 			return "", badCache("others may write the cache directory " + at)
 		default:
-			err = os.Chmod(at, 0o700) // nobody else can come here
+			err = os.Chmod(at, 0o700) //nolint:gosec // a directory, to which nobody else can come
 		}
 		if err != nil || len(below) == 0 {
 			return at, err

@@ -138,7 +138,11 @@ func (f *fence) apply(ctx context.Context) error {
 		return err
 	}
 	f.streams.Resize() // the window may have changed since its size was looked at
-	return f.conn.Send(msgGo, nil)
+	err := f.conn.Send(msgGo, nil)
+	if errors.Is(err, unix.EPIPE) {
+		f.launched = false // nobody was there to hear it
+	}
+	return err
 }
 
 // prepareReceipt does what the receipt will need, while the command runs.

@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -229,7 +230,119 @@ func bounded[T any](f *fence, name string, limit time.Duration, do func(context.
 	select {
 	case r = <-done:
 	case <-time.After(lastLook):
-		f.hung, r.err = true, fmt.Errorf("it did not end within %s", limit+lastLook)
+		f.hung, r.err = true, fmt.Errorf("%w within %s", errHangs, limit+lastLook)
 	}
 	return r.value, r.err
+}
+
+// part is one thing that the revoke takes back, and looks at.
+type part struct {
+	what  string
+	limit time.Duration // 0: teardownLimit
+	do    func(context.Context) error
+}
+
+func (p part) allowed() time.Duration {
+	return patience(stepRevoke+"/"+p.what, cmp.Or(p.limit, teardownLimit))
+}
+
+// takeBack does the parts one after the other and notes what each came to. One that
+// hangs is left alone, and the next ones are done without it. Nobody is woken between
+// them.
+func (f *fence) takeBack(parts []part) {
+	for len(parts) > 0 {
+		t := &taking{begun: time.Now()}
+		done := make(chan struct{})
+		todo := parts
+		go func() {
+			defer close(done)
+			for _, p := range todo {
+				if !t.note(p.attempt(f.o.Self.Runner)) {
+					return
+				}
+			}
+		}()
+		errs := t.follow(done, todo)
+		f.hung = f.hung || errors.Is(errs[len(errs)-1], errHangs)
+		for i, err := range errs {
+			f.check(todo[i].what, err)
+		}
+		parts = todo[len(errs):]
+	}
+}
+
+func (p part) attempt(runner int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), p.allowed())
+	defer cancel()
+	return trap.Call(func() error {
+		if err := fault(stepRevoke+"/"+p.what, runner); err != nil {
+			return err
+		}
+		return p.do(ctx)
+	})
+}
+
+var errHangs = errors.New("it did not end")
+
+// taking is how far one goroutine has come with the parts.
+type taking struct {
+	mu    sync.Mutex
+	errs  []error   // of the parts that are over
+	begun time.Time // of the one that is on
+	left  bool      // nobody waits for it any more
+}
+
+// note returns false when the next part is not this goroutine's any more.
+func (t *taking) note(err error) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.left {
+		t.errs, t.begun = append(t.errs, err), time.Now()
+	}
+	return !t.left
+}
+
+// follow waits for all parts, or until one takes too long.
+func (t *taking) follow(done <-chan struct{}, parts []part) []error {
+	for {
+		timer := time.NewTimer(t.remaining(parts))
+		select {
+		case <-done:
+			timer.Stop()
+			return t.errs
+		case <-timer.C:
+			if errs, left := t.leave(parts); left {
+				return errs
+			}
+		}
+	}
+}
+
+// remaining is after what time to look again: one of the next parts may have less time.
+func (t *taking) remaining(parts []part) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	left := t.rest(parts)
+	for _, p := range parts[len(t.errs):] {
+		left = min(left, p.allowed()+lastLook)
+	}
+	return left
+}
+
+// rest is what the part that is on has left of its time.
+func (t *taking) rest(parts []part) time.Duration {
+	if len(t.errs) == len(parts) {
+		return lastLook // it is about to say so
+	}
+	return time.Until(t.begun.Add(parts[len(t.errs)].allowed() + lastLook))
+}
+
+// leave gives the part up that is on, if it still takes too long.
+func (t *taking) leave(parts []part) (errs []error, left bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left = t.rest(parts) <= 0; !t.left {
+		return nil, false
+	}
+	return append(t.errs, fmt.Errorf("%w within %s", errHangs, parts[len(t.errs)].allowed()+lastLook)), true
 }

@@ -84,6 +84,7 @@ type fence struct {
 	own      []ownPath
 	searched func() (project.Survey, error)
 	survey   project.Survey
+	surveyed bool   // the search is over
 	outbox   string // of the host, for what the command leaves as artifacts
 
 	landlock   int // its ABI; 0 with noLandlock for the reason

@@ -232,10 +232,10 @@ func (f *fence) leaveGroups() {
 		return
 	}
 	var killed, refused, throttled int
-	f.part("cgroups removed", func(ctx context.Context) error {
+	f.takeBack([]part{{what: "cgroups removed", do: func(ctx context.Context) error {
 		killed, refused, throttled = g.Killed(), g.Refused(), g.Throttled()
 		return g.Remove(ctx)
-	})
+	}}})
 	f.hit(class.Memory, killed, "the kernel killed %d of its processes")
 	f.hit(class.Processes, refused, "%d processes were not started")
 	f.hit(class.CPU, throttled, "it waited for processors in %d periods of 100 ms")

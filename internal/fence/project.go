@@ -48,10 +48,20 @@ func (f *fence) closeSurvey() {
 	}
 }
 
+// leaveSurvey closes what was found. A search that was not waited for may hang.
+func (f *fence) leaveSurvey() {
+	if f.surveyed {
+		f.survey.Close()
+		return
+	}
+	_, _ = bounded(f, "survey", teardownLimit, func(context.Context) (struct{}, error) { f.closeSurvey(); return struct{}{}, nil })
+}
+
 // takeSurvey waits for the search and adds what it found to the facts. It comes after
 // the checks: a directory that is refused was searched for nothing.
 func (f *fence) takeSurvey(facts *sandbox.Facts) (err error) {
 	f.survey, err = f.searched()
+	f.surveyed = true
 	if err != nil {
 		return err
 	}

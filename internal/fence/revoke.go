@@ -28,9 +28,7 @@ const storeLimit = store.DefaultWait + teardownLimit
 // and each check stands for something that was looked at.
 func (f *fence) revoke() {
 	f.timed(stepKill, f.killAndSee)
-	if f.network != nil {
-		f.network.proxy.Floor() // looking through what is left may take long
-	}
+	f.takeBack(f.policyPart()) // before the rest: looking through what is left may take long
 	dead := f.dead
 	if dead {
 		f.lookThrough()
@@ -43,7 +41,7 @@ func (f *fence) revoke() {
 		}
 	}
 	if !f.hung { // else something still uses it
-		_, _ = bounded(f, "survey", teardownLimit, func(context.Context) (struct{}, error) { f.closeSurvey(); return struct{}{}, nil })
+		f.leaveSurvey()
 	}
 }
 
@@ -52,16 +50,6 @@ func (f *fence) timed(name string, do func() error) {
 	if err := f.step(name, 0, do); err != nil {
 		f.check(name, err)
 	}
-}
-
-// part is one thing that the revoke takes back, and looks at.
-func (f *fence) part(what string, do func(context.Context) error) {
-	f.partWithin(teardownLimit, what, do)
-}
-
-func (f *fence) partWithin(limit time.Duration, what string, do func(context.Context) error) {
-	_, err := bounded(f, stepRevoke+"/"+what, limit, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
-	f.check(what, err)
 }
 
 func (f *fence) check(what string, err error) {
@@ -143,18 +131,18 @@ func (f *fence) endRunner() error {
 	return nil
 }
 
-// floor takes the grant back and looks at what is left of it.
+// floor takes the rest back and looks at what is left of it.
 func (f *fence) floor() error {
 	if f.conn != nil {
 		_ = f.conn.Close() // the runner ends while the rest is taken back
 	}
 	f.reapRunner()
 	f.leaveGroups()
-	if f.network != nil {
-		f.closeNetwork(f.network)
+	parts := append(f.networkParts(), f.leasePart()...)
+	f.takeBack(append(parts, part{what: "no mounts left", do: noMounts}))
+	if f.network != nil && f.network.dialer.Delegated() {
+		f.receipt.AddressGuard = "delegated"
 	}
-	f.release()
-	f.part("no mounts left", noMounts)
 	if f.streams != nil {
 		// Last: it waits for whoever reads the caller's pipes, and nothing is open any more.
 		f.stream(f.streams.Finish())
@@ -162,23 +150,32 @@ func (f *fence) floor() error {
 	return nil
 }
 
-func (f *fence) closeNetwork(n *network) {
-	f.part("policy is the floor", func(context.Context) error {
+func (f *fence) policyPart() []part {
+	n := f.network
+	if n == nil {
+		return nil
+	}
+	return []part{{what: "policy is the floor", do: func(context.Context) error {
 		n.proxy.Floor()
 		return unless(!n.proxy.Applied(), "the grant is still applied")
-	})
-	policy := f.derived.Grant.Policy()
-	f.part("listeners closed", func(ctx context.Context) error {
-		err := n.close(ctx)
-		n.recordUnconnected(policy)
-		return err
-	})
-	f.part("certificate authority's key released", func(context.Context) error {
-		n.authority.Destroy()
-		return unless(n.authority.Destroyed(), "the key is still there")
-	})
-	if n.dialer.Delegated() {
-		f.receipt.AddressGuard = "delegated"
+	}}}
+}
+
+func (f *fence) networkParts() []part {
+	n, policy := f.network, f.derived.Grant.Policy()
+	if n == nil {
+		return nil
+	}
+	return []part{
+		{what: "listeners closed", do: func(ctx context.Context) error {
+			err := n.close(ctx)
+			n.recordUnconnected(policy)
+			return err
+		}},
+		{what: "certificate authority's key released", do: func(context.Context) error {
+			n.authority.Destroy()
+			return unless(n.authority.Destroyed(), "the key is still there")
+		}},
 	}
 }
 
