@@ -3,6 +3,7 @@ package e2e
 import (
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/fractalboxdev/sbx/internal/sbxtest"
@@ -77,6 +78,26 @@ func passRows() (rows []faultRow) {
 		rows = append(rows, r)
 		r.mode, r.exit, r.silent, r.during = "kill", 137, true, nil
 		rows = append(rows, r)
+	}
+	return rows
+}
+
+// signalRows end a start that hangs by a signal: it has its grace, not its whole limit.
+func signalRows() (rows []faultRow) {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		for _, point := range []string{"ensure/plan", "attestation", "prove-floor"} {
+			r := faultRow{point: point, mode: "wait", exit: 125, code: "step-hangs", untaken: true, unverified: []string{"revoke"}, ran: []int{0}}
+			step, _, _ := strings.Cut(point, "/")
+			r.steps, r.key, r.spent, r.swept, r.interrupted, r.recorded = []string{step}, "begun", point == "prove-floor", true, true, true
+			r.during = func(t *testing.T, r *faultRun) {
+				t.Helper()
+				r.active(t)
+				if err := r.cmd.Process.Signal(s); err != nil {
+					t.Error(err)
+				}
+			}
+			rows = append(rows, r)
+		}
 	}
 	return rows
 }
@@ -232,7 +253,7 @@ func TestVector33_TheRevokeRunsWhateverFails(t *testing.T) {
 // TestVector34_WhateverFailsIsKilledThenRevoked: each step on the way to the command and
 // the run itself, each of sbx's own readers, and the runner.
 func TestVector34_WhateverFailsIsKilledThenRevoked(t *testing.T) {
-	holdTable(t, passRows(), goroutineRows(), runnerRows())
+	holdTable(t, passRows(), goroutineRows(), runnerRows(), signalRows())
 }
 
 // TestBypass78b_TheTeardownIsBounded: whatever hangs in it is given up, and the rest is

@@ -188,6 +188,15 @@ func standing(t *testing.T, cmd *exec.Cmd) {
 	})
 }
 
+// active waits until the run's records are open.
+func (r *faultRun) active(t *testing.T) {
+	t.Helper()
+	eventually(t, 20*time.Second, r.String()+" is active", func() bool {
+		entries, err := os.ReadDir(filepath.Join(r.state, "sbx/active"))
+		return err == nil && len(entries) > 0
+	})
+}
+
 // goOn lets sbx go on from where it stands.
 func (r *faultRun) goOn(t *testing.T) {
 	t.Helper()

@@ -45,7 +45,7 @@ func fault(point string, runner int) error {
 		return errors.New("an injected fault at " + point)
 	case "panic":
 		panic("an injected fault at " + point)
-	case "hang":
+	case "hang", "wait": // the latter for as long as a user would have to
 		time.Sleep(time.Hour)
 	case "kill":
 		_ = unix.Kill(os.Getpid(), unix.SIGKILL)

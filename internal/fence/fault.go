@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/trap"
@@ -35,17 +38,27 @@ type faults struct {
 	once  sync.Once
 	first *trap.Panic
 	fell  chan struct{} // closed with the first panic
-	stuck chan string   // the step that hangs
+	stuck chan stuck    // the step that hangs
 
 	mu    sync.Mutex
-	timer *time.Timer
-	limit time.Duration // of the step, counted anew after a pause
+	timer *time.Timer   // of the step; nil where it has no limit
+	turn  int           // counts the beginnings and ends of steps
+	on    stuck         // the step and its limit, which is counted anew after a pause
+	hurry time.Duration // since somebody asked for the end: the limit of a step before the run
+	ran   bool          // the run's own step has come
 	steps []event.Step  // as in the receipt, of the steps that are over
 	seen  []event.Check // the same of the revoke
 }
 
+// stuck is a step that does not end.
+type stuck struct {
+	step  string
+	limit time.Duration
+	why   string // why it has so little time
+}
+
 func newFaults() *faults {
-	return &faults{fell: make(chan struct{}), stuck: make(chan string, 1)}
+	return &faults{fell: make(chan struct{}), stuck: make(chan stuck, 1)}
 }
 
 // catch is the trap of every goroutine that the supervisor starts: the run ends at the
@@ -81,10 +94,45 @@ func (x *faults) noticed(s passStep, runner int) func() error {
 func (x *faults) enter(step string, limit time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.timer, x.limit = nil, patience(step, limit)
+	x.turn++
+	x.timer, x.on, x.ran = nil, stuck{step: step, limit: patience(step, limit)}, x.ran || step == stepRun
 	if limit > 0 {
-		x.timer = time.AfterFunc(x.limit, func() { x.stuck <- step })
+		x.hasten()
+		turn := x.turn
+		x.timer = time.AfterFunc(x.on.limit, func() { x.bark(turn) })
 	}
+}
+
+func (x *faults) bark(turn int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if turn != x.turn {
+		return // the step ended just now
+	}
+	select {
+	case x.stuck <- x.on:
+	default: // it was said
+	}
+}
+
+// asked notes that a signal asked for the end. It waits for the command, which gets it;
+// a step before that has the grace to come to its end.
+func (x *faults) asked(grace time.Duration) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.hurry = max(grace, time.Millisecond)
+	if x.timer != nil && x.hasten() && x.timer.Stop() { // one that is paused hears the signal itself
+		x.timer.Reset(x.on.limit)
+	}
+}
+
+// hasten lowers the limit of the step that is on.
+func (x *faults) hasten() bool {
+	if x.hurry == 0 || x.ran || x.hurry >= x.on.limit {
+		return false
+	}
+	x.on.limit, x.on.why = x.hurry, " of a signal that asks for the end"
+	return true
 }
 
 // leave ends the watch over a step.
@@ -92,6 +140,7 @@ func (x *faults) leave(s event.Step) {
 	x.pause()
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.turn++
 	x.steps = append(x.steps, s)
 }
 
@@ -115,7 +164,7 @@ func (x *faults) resume() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.timer != nil {
-		x.timer.Reset(x.limit)
+		x.timer.Reset(x.on.limit)
 	}
 }
 
@@ -136,23 +185,30 @@ func limitOf(step string) time.Duration {
 // watched runs the pass beside the watch over it. A step that hangs is given up: what it
 // holds cannot be taken back while it holds it, but ends with this process.
 func watched(o Options, receipt event.Receipt, x *faults, pass func() Outcome) Outcome {
-	ended := make(chan Outcome, 1)
+	ended, asked := make(chan Outcome, 1), make(chan os.Signal, 1)
+	signal.Notify(asked, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, signalStop)
+	defer signal.Stop(asked)
 	go func() { ended <- pass() }()
-	select {
-	case out := <-ended:
-		return out
-	case step := <-x.stuck:
-		return x.giveUp(o, receipt, step)
+	for {
+		select {
+		case out := <-ended:
+			return out
+		case <-asked:
+			x.asked(o.Grace)
+		case s := <-x.stuck:
+			return x.giveUp(o, receipt, s)
+		}
 	}
 }
 
 // giveUp kills everything inside, unless that was seen to be over, and says what was not
 // looked at. The records stay as the next run's sweep wants to find them.
-func (x *faults) giveUp(o Options, receipt event.Receipt, step string) Outcome {
+func (x *faults) giveUp(o Options, receipt event.Receipt, s stuck) Outcome {
+	step := s.step
 	x.mu.Lock()
 	receipt.Steps, receipt.Revoke = slices.Clone(x.steps), slices.Clone(x.seen)
 	x.mu.Unlock()
-	message := fmt.Sprintf("the step %s did not end within %s", step, patience(step, limitOf(step)))
+	message := fmt.Sprintf("the step %s did not end within %s%s", step, s.limit, s.why)
 	receipt.Steps = append(receipt.Steps, event.Step{Name: step, StartedAt: time.Now().UTC(), Detail: message})
 	left := event.Check{What: step, Detail: message + ": what it holds ends with sbx, and the next run looks after the rest"}
 	if !slices.ContainsFunc(receipt.Steps, func(s event.Step) bool { return s.Name == stepRevoke }) {
