@@ -22,12 +22,12 @@ func resourceRows() (rows []faultRow) {
 		rows = append(rows, change)
 	}
 	full := faultRow{before: smallDisk, during: fillDisk, after: emptyDisk, only: []string{"root"}, code: "*", unsure: true, key: "|begun|launched", ran: []int{0, 1}}
-	at(full, "idempotency", "idempotency", "ensure", "receipt")
-	at(full, "ensure/ticket", "ensure", "attestation", "apply-grant", "receipt")
-	at(full, "attestation", "attestation", "apply-grant", "receipt")
-	at(full, "apply-grant", "apply-grant", "receipt")
+	at(full, "idempotency", "idempotency", "ensure", "receipt", "revoke")
+	at(full, "ensure/ticket", "ensure", "attestation", "apply-grant", "receipt", "revoke")
+	at(full, "attestation", "attestation", "apply-grant", "receipt", "revoke")
+	at(full, "apply-grant", "apply-grant", "receipt", "revoke")
 	full.key = "launched|finished"
-	at(full, "run", "receipt")
+	at(full, "run", "receipt", "revoke")
 	at(full, "revoke/lease released", "revoke", "receipt")
 
 	locked := faultRow{during: lockStore, code: "store-locked", ran: []int{0}, key: "|begun"}

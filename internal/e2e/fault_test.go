@@ -248,8 +248,12 @@ func (r *faultRun) teardownHeld(t *testing.T, receipt event.Receipt) {
 	}
 	var unverified []string
 	for _, c := range receipt.Revoke {
-		if !c.Verified {
-			unverified = append(unverified, c.What)
+		if c.Verified {
+			continue
+		}
+		unverified = append(unverified, c.What)
+		if loud := strings.Contains(r.stderr.String(), c.What+": "+c.Detail); !loud && !r.untaken && r.code != "step-hangs" {
+			t.Errorf("%s: nothing is said of %q: %s", r, c.What, r.stderr)
 		}
 	}
 	if !r.loose && !slices.Equal(unverified, r.unverified) {

@@ -151,7 +151,7 @@ func (f *fence) spoiled(step string, so event.Receipt, do func() Outcome) (out O
 		return out
 	}
 	r, _ := errors.AsType[*event.Refusal](f.refusal(step, err))
-	so.Result.Exit, so.Result.Refusal = ExitRefused, r
+	f.alsoRefused(&so.Result, r)
 	return Outcome{Receipt: so, Exit: ExitRefused}
 }
 
@@ -440,11 +440,10 @@ func (f *fence) finish(err error) Outcome {
 	f.endObserved(out.Denials)
 	f.receipt.Result.Denials, f.receipt.Result.Would = f.run.Denied(), f.run.WouldDeny()
 	if err := f.keep(); err != nil {
-		f.receipt.Result.Exit = ExitRefused
-		f.receipt.Result.Refusal = &event.Refusal{
-			Kind: event.RefusedSandbox, Name: f.id, Step: stepReceipt, Message: err.Error(), Cause: err,
+		f.alsoRefused(&f.receipt.Result, &event.Refusal{
+			Kind: event.RefusedSandbox, Step: stepReceipt, Message: err.Error(), Cause: err,
 			Next: f.retry("look why its records could not be written"),
-		}
+		})
 	} else if f.target != nil {
 		out.Dir = f.target.Path()
 	}
@@ -496,20 +495,33 @@ func exitOf(r *event.Refusal) int {
 }
 
 // checkRevoke fails the call when any part of the revoke could not be verified,
-// whatever the command returned.
+// whatever the command returned, and says each of them beside what went wrong before.
 func (f *fence) checkRevoke() {
+	var unverified []string
 	for _, c := range f.receipt.Revoke {
 		if !c.Verified {
-			f.receipt.Result.Exit = ExitRefused
-			if f.receipt.Result.Refusal == nil {
-				f.receipt.Result.Refusal = &event.Refusal{
-					Kind: event.RefusedSandbox, Name: f.id, Step: stepRevoke,
-					Message: fmt.Sprintf("the revoke could not be verified: %s: %s", c.What, c.Detail),
-					Next:    "look for what is left with `sbx doctor`, and treat the grant as still open",
-				}
-			}
+			unverified = append(unverified, c.What+": "+c.Detail)
 		}
 	}
+	if len(unverified) == 0 {
+		return
+	}
+	const treat = "look for what is left with `sbx doctor`, and treat the grant as still open"
+	message := "the revoke could not be verified: " + strings.Join(unverified, "; ")
+	f.alsoRefused(&f.receipt.Result, &event.Refusal{Kind: event.RefusedSandbox, Step: stepRevoke, Message: message, Next: treat})
+}
+
+// alsoRefused fails the call for one more reason: the first is the refusal, since the
+// others often follow from it, and what was not known then is said beside it.
+func (f *fence) alsoRefused(result *event.Result, r *event.Refusal) {
+	result.Exit, r.Name = ExitRefused, f.id
+	if first := result.Refusal; first != nil {
+		both := *first
+		both.Message = first.Error() + "; then " + r.Message
+		both.Next = strings.TrimPrefix(first.Next+"; "+r.Next, "; ")
+		r = &both
+	}
+	result.Refusal = r
 }
 
 func lookup(env []string, key string) (string, bool) {

@@ -97,6 +97,12 @@ func TestUnverifiedRevokeFailsTheCallWhateverTheCommandReturned(t *testing.T) {
 	if r.Exit != ExitRefused || r.Refusal == nil || !strings.Contains(r.Refusal.Message, "still there") {
 		t.Errorf("%+v", r)
 	}
+	f.check("lease released", errors.New("locked"))
+	f.receipt.Result.Refusal = &event.Refusal{Kind: event.RefusedRecipe, Code: "not-found", Message: "no such command", Next: "look"}
+	f.checkRevoke()
+	if r := f.receipt.Result.Refusal; r.Code != "not-found" || !strings.Contains(r.Message, "no such command; then ") || !strings.Contains(r.Message, "still there; lease released: locked") || !strings.Contains(r.Next, "look; ") {
+		t.Errorf("%+v", r)
+	}
 }
 
 func TestVector34_FailedRunnerIsKilledThenRevoked(t *testing.T) {

@@ -350,24 +350,14 @@ func (f *fence) settle(out Outcome) Outcome {
 		err = f.holding.Forget(ctx)
 	}
 	if err != nil {
-		out.Exit, out.Receipt.Result.Exit = ExitRefused, ExitRefused
-		f.unsettled(&out.Receipt.Result, err)
+		out.Exit = ExitRefused
+		f.alsoRefused(&out.Receipt.Result, &event.Refusal{
+			Kind: event.RefusedSandbox, Step: stepKey, Cause: err,
+			Message: "noting what became of the call under its key: " + err.Error(),
+			Next:    f.retry("look with \"sbx keys list\" what is noted"),
+		})
 	}
 	return out
-}
-
-// unsettled says that the key knows nothing of the run's end, beside what had gone wrong
-// before: mostly that is why.
-func (f *fence) unsettled(r *event.Result, err error) {
-	message := "noting what became of the call under its key: " + err.Error()
-	if r.Refusal != nil {
-		r.Refusal.Message = r.Refusal.Error() + "; then " + message
-		return
-	}
-	r.Refusal = &event.Refusal{
-		Kind: event.RefusedSandbox, Name: f.id, Step: stepKey, Message: message, Cause: err,
-		Next: f.retry("look with \"sbx keys list\" what is noted"),
-	}
 }
 
 // keyName is the key with its scope, "" for none.
