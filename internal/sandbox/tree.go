@@ -487,7 +487,7 @@ func remount(target string, flags uintptr) (err error) {
 		if err = mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""); !errors.Is(err, unix.EBUSY) {
 			return err
 		}
-		time.Sleep(remountPause)
+		time.Sleep(remountPause) //nolint:forbidigo // nothing tells when the forked process is through
 	}
 	return err
 }
