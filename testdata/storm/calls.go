@@ -154,23 +154,26 @@ func (s *storm) begun() map[string]int {
 	return all
 }
 
-// callsOnce: an ordinary call ran again only after runs that were killed, of which each
-// has a receipt that says so; all who were answered were answered by the same run.
-func (s *storm) callsOnce() []string {
-	all, err := s.receipts()
-	if err != nil {
-		return []string{err.Error()}
-	}
-	killed := map[string]int{}
-	for _, r := range all {
-		if n := len(r.Command); r.Interrupted && n > 0 {
-			killed[filepath.Base(r.Command[n-1])]++
+// killed is how many sbx of each call ended by SIGKILL, while they ran its command or
+// followed another.
+func (s *storm) killed() map[string]int {
+	all := map[string]int{}
+	for _, a := range s.done {
+		if a.Call != "" && a.Killed == syscall.SIGKILL && a.Exit == -1 {
+			all[a.Call]++
 		}
 	}
+	return all
+}
+
+// callsOnce: an ordinary call ran again only after an sbx of it that was killed; all who
+// were answered by one that was not were answered by the same run.
+func (s *storm) callsOnce() []string {
+	killed := s.killed()
 	var bad []string
 	for call, n := range s.begun() {
 		if strings.HasPrefix(call, "call") && n > 1+killed[call] {
-			bad = append(bad, fmt.Sprintf("%s began %d times, %d of its runs were killed", call, n, killed[call]))
+			bad = append(bad, fmt.Sprintf("%s began %d times, %d of its sbx were killed", call, n, killed[call]))
 		}
 	}
 	answers := map[string][]string{}
@@ -214,6 +217,12 @@ func (s *storm) summariseCalls() {
 		counts[strings.TrimRight(call, "0123456789")]++
 		again += max(0, n-1)
 	}
+	late, receipts := 0, s.interrupted()
+	for call, n := range begun {
+		if strings.HasPrefix(call, "call") && n > 1+receipts[call] {
+			late++
+		}
+	}
 	deduped, refused := 0, 0
 	for _, a := range s.done {
 		switch {
@@ -223,6 +232,19 @@ func (s *storm) summariseCalls() {
 			refused++
 		}
 	}
-	fmt.Printf("calls: %d under a key ran, %d more times after kills; %d answered or followed; attestations: %d spent alone, %d under a key; %d refused\n",
-		counts["call"], again, deduped, counts["push"], counts["keyedpush"], refused)
+	fmt.Printf("calls: %d under a key ran, %d more times after kills (%d of them between receipt and note); %d answered or followed; attestations: %d spent alone, %d under a key; %d refused\n",
+		counts["call"], again, late, deduped, counts["push"], counts["keyedpush"], refused)
+}
+
+// interrupted is how many runs of each call have a receipt that says that they were
+// killed. One whose sbx was killed later has its own, whole.
+func (s *storm) interrupted() map[string]int {
+	all := map[string]int{}
+	receipts, _ := s.receipts() // others tell that they cannot be read
+	for _, r := range receipts {
+		if n := len(r.Command); r.Interrupted && n > 0 {
+			all[filepath.Base(r.Command[n-1])]++
+		}
+	}
+	return all
 }
