@@ -34,11 +34,11 @@ func (e *environment) openDeployment(ctx context.Context) (*deployment, error) {
 	if err != nil {
 		return nil, err
 	}
-	state, err := stateDirectory(e, c)
+	state, err := e.stateDir(c)
 	if err != nil {
 		return nil, err
 	}
-	s, err := store.Open(ctx, store.Options{Dir: state})
+	s, err := e.storeIn(state)()
 	if err != nil {
 		return nil, err
 	}

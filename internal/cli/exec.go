@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/class"
 	"github.com/fractalboxdev/sbx/internal/config"
 	"github.com/fractalboxdev/sbx/internal/event"
@@ -185,7 +184,7 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 	if err != nil {
 		return fence.Options{}, err
 	}
-	state, err := stateDirectory(e, c)
+	state, err := e.stateDir(c)
 	if err != nil {
 		return fence.Options{}, err
 	}
@@ -202,7 +201,7 @@ func (o *execOptions) fenceOptions(e *environment, c config.Config, argv []strin
 		Self: e.build.Self, Argv: argv, Workdir: dir, Paths: o.paths.list, Env: e.env,
 		Extra: slices.Concat(c.EnvAllow.V, o.env), Timeout: o.timeout, Grace: o.grace, NoTTY: o.noTTY, NoCache: o.noCache,
 		WaitChildren: o.waitChildren, RawTerminal: o.rawTerminal, WithParent: o.withParent,
-		StateDir: state, Config: []string{config.SystemFile, config.UserFile(e.getenv)}, Consumer: o.who(), Version: e.build.Version,
+		StateDir: state, Config: e.configFiles(), Consumer: consumerOr(o.consumer), Version: e.build.Version,
 		Classes: c.Definition,
 		Stdin:   e.stdin, Stdout: e.stdout, Stderr: e.stderr,
 		Store: e.storeIn(state), Class: c.DefaultClass.V, Pools: o.waiting.apply(e.poolsOf(c)),
@@ -292,17 +291,16 @@ func workingDirectory(dir string) (string, error) {
 	return abs, nil
 }
 
-func stateDirectory(e *environment, c config.Config) (string, error) {
-	if c.StateDir.V != "" {
-		return c.StateDir.V, nil
+// consumerOr is the consumer that was named, else the user who gives the command.
+func consumerOr(named string) string {
+	if named != "" {
+		return named
 	}
-	return artifact.DefaultStateDir(e.getenv, os.Geteuid())
+	return whoami()
 }
 
-func (o *execOptions) who() string {
-	if o.consumer != "" {
-		return o.consumer
-	}
+// whoami is the user who gives the command.
+func whoami() string {
 	if u, err := user.Current(); err == nil {
 		return u.Username
 	}

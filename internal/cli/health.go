@@ -68,7 +68,7 @@ func (e *environment) examine(ctx context.Context, h *deploy.Health) (deploy.Kno
 	if err != nil {
 		return deploy.Known{}, err
 	}
-	state, err := stateDirectory(e, c)
+	state, err := e.stateDir(c)
 	if err != nil {
 		return deploy.Known{}, err
 	}

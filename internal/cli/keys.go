@@ -76,10 +76,7 @@ func newKeysCommand(e *environment) *cobra.Command {
 	keys := group("keys", "Idempotency keys: what was called under them")
 	var consumer string
 	keys.PersistentFlags().StringVar(&consumer, "consumer", "", "`name` of whose keys (default: the user's)")
-	scope := func() string {
-		o := execOptions{consumer: consumer}
-		return fence.KeyScope(o.who(), "")
-	}
+	scope := func() string { return fence.KeyScope(consumerOr(consumer), "") }
 	var asJSON bool
 	list := &cobra.Command{
 		Use: "list", Short: "List keys, with what became of each call", Args: exactly(),
@@ -106,11 +103,7 @@ type keyJSON struct {
 }
 
 func (e *environment) openStore(ctx context.Context) (*store.Store, error) {
-	c, err := e.loadConfig()
-	if err != nil {
-		return nil, err
-	}
-	state, err := stateDirectory(e, c)
+	state, err := e.configuredState()
 	if err != nil {
 		return nil, err
 	}

@@ -55,11 +55,7 @@ func (e *environment) ps(asJSON bool, now time.Time) error {
 
 // living lists the caller's runs, and says in which state directory they are.
 func (e *environment) living() (runs []artifact.Living, state string, err error) {
-	c, err := e.loadConfig()
-	if err != nil {
-		return nil, "", err
-	}
-	if state, err = e.stateDir(c); err != nil {
+	if state, err = e.configuredState(); err != nil {
 		return nil, "", err
 	}
 	runs, err = artifact.List(state)

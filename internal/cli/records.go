@@ -29,11 +29,7 @@ const (
 // machine.
 func (e *environment) runDirectory(arg string) (string, error) {
 	if artifact.ValidID(arg) {
-		c, err := e.loadConfig()
-		if err != nil {
-			return "", err
-		}
-		state, err := e.stateDir(c)
+		state, err := e.configuredState()
 		if err != nil {
 			return "", err
 		}

@@ -162,9 +162,6 @@ func noRollout(name string) error {
 	return &usageError{fmt.Sprintf("there is no rollout %q: runs of that name are enforced", name), "\"sbx rollout status\" lists all; \"sbx rollout start\" begins one"}
 }
 
-// whoami is the user who gives the command.
-func whoami() string { return (&execOptions{}).who() }
-
 // sure asks a person, unless that was said on the command line.
 func (e *environment) sure(yes bool, what string) error {
 	if yes {

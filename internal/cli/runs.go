@@ -32,11 +32,7 @@ type history struct {
 }
 
 func (e *environment) history() (*history, error) {
-	c, err := e.loadConfig()
-	if err != nil {
-		return nil, err
-	}
-	state, err := e.stateDir(c)
+	state, err := e.configuredState()
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +83,7 @@ func (n *runNamed) resolve(ctx context.Context, h *history, args []string) (stri
 		return "", err
 	}
 	var call *store.Call
-	scope := fence.KeyScope((&execOptions{consumer: n.consumer}).who(), "")
+	scope := fence.KeyScope(consumerOr(n.consumer), "")
 	err = s.View(ctx, func(t *store.Tx) (err error) { call, err = t.Call(scope, n.key); return err })
 	if err != nil {
 		return "", err

@@ -86,10 +86,6 @@ func (e *environment) defaultSocket() (string, error) {
 	if dir := e.getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "sbx", "serve.sock"), nil
 	}
-	c, err := e.loadConfig()
-	if err != nil {
-		return "", err
-	}
-	state, err := stateDirectory(e, c)
+	state, err := e.configuredState()
 	return filepath.Join(state, "serve.sock"), err
 }
