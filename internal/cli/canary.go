@@ -12,9 +12,7 @@ import (
 
 	"github.com/fractalboxdev/sbx/internal/canary"
 	"github.com/fractalboxdev/sbx/internal/deploy"
-	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/prober"
-	"github.com/fractalboxdev/sbx/internal/store"
 	"github.com/fractalboxdev/sbx/internal/term"
 	"github.com/fractalboxdev/sbx/internal/verdict"
 )
@@ -87,7 +85,7 @@ func (o *canaryOptions) run(ctx context.Context, e *environment) error {
 			return err
 		}
 		if known != nil {
-			return o.conclude(e, canaryJSON{Record: *known, Cached: true}, nil)
+			return e.conclude(canaryJSON{Record: *known, Cached: true}, nil, o.json)
 		}
 	}
 	r, err := o.probe(ctx, e, d)
@@ -98,7 +96,7 @@ func (o *canaryOptions) run(ctx context.Context, e *environment) error {
 	if err := deploy.Remember(ctx, d.store, r.Record); err != nil {
 		return err
 	}
-	return o.conclude(e, canaryJSON{Record: r.Record, Directory: r.Outcome.Dir}, &r.Evidence)
+	return e.conclude(canaryJSON{Record: r.Record, Directory: r.Outcome.Dir}, &r.Evidence, o.json)
 }
 
 // probe makes one canary run.
@@ -112,19 +110,16 @@ func (o *canaryOptions) probe(ctx context.Context, e *environment, d *deployment
 	} else if dir, err = workingDirectory(dir); err != nil {
 		return r, err
 	}
-	f := fence.Options{
-		Self: e.build.Self, Workdir: dir, Env: e.env, Grace: d.config.Grace.V, StateDir: d.state, Consumer: "canary",
-		Config: e.configFiles(), Version: e.build.Version, OnSwept: e.sweptLines, Classes: d.config.Definition,
-		Store: func() (*store.Store, error) { return d.store, nil }, Class: d.config.DefaultClass.V, Pools: e.poolsOf(d.config),
-	}
+	f := d.options(e, "canary")
+	f.Workdir = dir
 	done := e.say.Progress("probing a sandbox")
 	defer done()
 	return canary.Run(ctx, canary.Options{Fence: f, Attack: o.attack, Scratch: scratch})
 }
 
 // conclude says the verdict and what it rests on.
-func (o *canaryOptions) conclude(e *environment, a canaryJSON, evidence *verdict.Evidence) error {
-	if o.json {
+func (e *environment) conclude(a canaryJSON, evidence *verdict.Evidence, asJSON bool) error {
+	if asJSON {
 		if err := e.printJSON(a); err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/config"
 	"github.com/fractalboxdev/sbx/internal/deploy"
 	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/store"
 )
 
@@ -51,6 +52,15 @@ func (e *environment) identify(ctx context.Context, c config.Config, state strin
 		return nil, err
 	}
 	return &deployment{config: c, state: state, store: s, id: d.ID()}, nil
+}
+
+// options are what the fence is told of every run that sbx makes for itself.
+func (d *deployment) options(e *environment, consumer string) fence.Options {
+	return fence.Options{
+		Self: e.build.Self, Env: e.env, Grace: d.config.Grace.V, StateDir: d.state, Consumer: consumer,
+		Config: e.configFiles(), Version: e.build.Version, OnSwept: e.sweptLines, Classes: d.config.Definition,
+		Store: func() (*store.Store, error) { return d.store, nil }, Class: d.config.DefaultClass.V, Pools: e.poolsOf(d.config),
+	}
 }
 
 func (e *environment) deployOptions() deploy.Options {

@@ -12,7 +12,6 @@ import (
 	"github.com/fractalboxdev/sbx/internal/deploy"
 	"github.com/fractalboxdev/sbx/internal/dogfood"
 	"github.com/fractalboxdev/sbx/internal/fence"
-	"github.com/fractalboxdev/sbx/internal/store"
 	"github.com/fractalboxdev/sbx/internal/verdict"
 )
 
@@ -64,14 +63,13 @@ func (o *dogfoodOptions) run(ctx context.Context, e *environment) error {
 	if err != nil {
 		return err
 	}
-	show := &canaryOptions{json: o.json}
 	if !o.fresh && o.repo == "" {
 		known, err := deploy.Fresh(ctx, d.store, d.id, verdict.Dogfood, time.Now())
 		if err != nil {
 			return err
 		}
 		if known != nil {
-			return show.conclude(e, canaryJSON{Record: *known, Cached: true}, nil)
+			return e.conclude(canaryJSON{Record: *known, Cached: true}, nil, o.json)
 		}
 	}
 	done := e.say.Progress("rehearsing")
@@ -94,7 +92,7 @@ func (o *dogfoodOptions) run(ctx context.Context, e *environment) error {
 			return err
 		}
 	}
-	return show.conclude(e, canaryJSON{Record: r}, nil)
+	return e.conclude(canaryJSON{Record: r}, nil, o.json)
 }
 
 // startPass makes one pass in a process of its own.
@@ -115,17 +113,15 @@ func (e *environment) dogfoodPass(ctx context.Context, repo, plan string) error 
 		return err
 	}
 	o := execOptions{selection: selection{profiles: []string{"public-repo-read"}, inputs: []string{"repo=" + repo}}}
-	p, err := dogfood.MakePass(ctx, fence.Options{
-		Self: e.build.Self, Env: e.env, Grace: d.config.Grace.V, StateDir: d.state, Consumer: dogfoodConsumer, Timeout: 10 * time.Minute,
-		Config: e.configFiles(), Version: e.build.Version, OnSwept: e.sweptLines, Classes: d.config.Definition,
-		Store: func() (*store.Store, error) { return d.store, nil }, Class: d.config.DefaultClass.V, Pools: e.poolsOf(d.config),
-		Derive: func(context.Context) (fence.Derived, error) {
-			if repo == "" {
-				return fence.Derived{}, errors.New("a rehearsal has neither a repository nor an origin")
-			}
-			return o.derive(e, d.config, "/")
-		},
-	}, plan)
+	f := d.options(e, dogfoodConsumer)
+	f.Timeout = 10 * time.Minute
+	f.Derive = func(context.Context) (fence.Derived, error) {
+		if repo == "" {
+			return fence.Derived{}, errors.New("a rehearsal has neither a repository nor an origin")
+		}
+		return o.derive(e, d.config, "/")
+	}
+	p, err := dogfood.MakePass(ctx, f, plan)
 	if err != nil {
 		return err
 	}

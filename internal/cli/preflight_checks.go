@@ -13,7 +13,6 @@ import (
 	"github.com/fractalboxdev/sbx/internal/class"
 	"github.com/fractalboxdev/sbx/internal/config"
 	"github.com/fractalboxdev/sbx/internal/credential"
-	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/host"
 	"github.com/fractalboxdev/sbx/internal/preflight"
@@ -299,15 +298,12 @@ func (e *environment) preflightTrial(ctx context.Context, dir, name string, requ
 	if err != nil {
 		return err
 	}
-	of := d.config.DefaultClass.V
+	f := d.options(e, "preflight")
+	f.Workdir, f.Extra = dir, d.config.EnvAllow.V
 	if name != "" {
-		of = class.Name(name)
+		f.Class = class.Name(name)
 	}
-	t, err := preflight.Try(ctx, fence.Options{
-		Self: e.build.Self, Workdir: dir, Env: e.env, Extra: d.config.EnvAllow.V, Grace: d.config.Grace.V, StateDir: d.state, Consumer: "preflight",
-		Config: e.configFiles(), Version: e.build.Version, OnSwept: e.sweptLines, Classes: d.config.Definition,
-		Store: func() (*store.Store, error) { return d.store, nil }, Class: of, Pools: e.poolsOf(d.config),
-	}, requests)
+	t, err := preflight.Try(ctx, f, requests)
 	if err != nil {
 		return err
 	}
