@@ -21,6 +21,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/prober"
+	"github.com/fractalboxdev/sbx/internal/profile"
 	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
 	"github.com/fractalboxdev/sbx/internal/verdict"
 )
@@ -54,17 +55,15 @@ func Run(ctx context.Context, options Options) (Result, error) {
 		return Result{}, err
 	}
 	defer w.close()
-	grant, err := w.grant()
-	if err != nil {
-		return Result{}, err
-	}
 	plan, err := json.Marshal(w.plan())
 	if err != nil {
 		return Result{}, fmt.Errorf("encoding the canary's plan: %w", err)
 	}
 	o := options.Fence
 	o.Argv = []string{stage.InitPath, Command, string(plan)}
-	o.Derive = func(context.Context) (fence.Derived, error) { return fence.Derived{Grant: grant}, nil }
+	if err := Grant(&o, "canary", fmt.Sprintf(profileText, w.origin.TLS().Port())); err != nil {
+		return Result{}, err
+	}
 	o.OnRequest, o.StandIn = w.recorded, w.standIn()
 	o.Timeout = limit
 	var r Result
@@ -74,6 +73,21 @@ func Run(ctx context.Context, options Options) (Result, error) {
 	}
 	err = r.judge(w, stdout, stderr)
 	return r, err
+}
+
+// Grant makes a profile of sbx's own, parsed as any other, the grant of a run. name is
+// the profile's name in the text.
+func Grant(o *fence.Options, name, text string) error {
+	set, err := profile.Parse(text, name+" profile")
+	if err != nil {
+		return fmt.Errorf("making the grant of %s: %w", name, err)
+	}
+	grant, err := set.Resolve([]string{name}, nil, nil)
+	if err != nil {
+		return fmt.Errorf("making the grant of %s: %w", name, err)
+	}
+	o.Derive = func(context.Context) (fence.Derived, error) { return fence.Derived{Grant: grant}, nil }
+	return nil
 }
 
 // Capture takes a command of sbx's own through the fence, without stdin and caches,
@@ -193,10 +207,8 @@ func (s *streams) finish() (stdout, stderr []byte) {
 	return s.stdout.finish(), s.stderr.finish()
 }
 
-func newNonce() (string, error) {
+func newNonce() string {
 	var b [12]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		return "", fmt.Errorf("making the canary's nonce: %w", err)
-	}
-	return hex.EncodeToString(b[:]), nil
+	_, _ = rand.Read(b[:]) // it never fails
+	return hex.EncodeToString(b[:])
 }

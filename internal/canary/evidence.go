@@ -8,11 +8,9 @@ import (
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/prober"
+	"github.com/fractalboxdev/sbx/internal/resolver"
 	"github.com/fractalboxdev/sbx/internal/verdict"
 )
-
-// synthetic is where the sandbox's resolver takes its addresses from.
-var synthetic = netip.MustParsePrefix("198.18.0.0/15")
 
 // evidence puts what the probe was told beside what was recorded and seen outside.
 func (w *world) evidence(r prober.Report, receipt event.Receipt) verdict.Evidence {
@@ -75,7 +73,7 @@ func (w *world) left(r prober.Report) []string {
 
 func notSynthetic(said string) string {
 	for text := range strings.FieldsSeq(said) {
-		if a, err := netip.ParseAddr(text); err != nil || !synthetic.Contains(a.Unmap()) {
+		if a, err := netip.ParseAddr(text); err != nil || !resolver.Pool.Contains(a.Unmap()) {
 			return text
 		}
 	}

@@ -14,11 +14,10 @@ import (
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/fence"
-	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/netns"
 	"github.com/fractalboxdev/sbx/internal/origin"
 	"github.com/fractalboxdev/sbx/internal/prober"
-	"github.com/fractalboxdev/sbx/internal/profile"
+	"github.com/fractalboxdev/sbx/internal/resolver"
 )
 
 // The canary's hosts. All lie at the origin, under a name that exists nowhere else
@@ -70,15 +69,11 @@ type world struct {
 }
 
 func openWorld(ctx context.Context, o Options) (*world, error) {
-	nonce, err := newNonce()
-	if err != nil {
-		return nil, err
-	}
 	served, err := origin.Start(ctx, []string{unlistedHost, grantedHost, guardedHost})
 	if err != nil {
 		return nil, err
 	}
-	w := &world{nonce: nonce, origin: served, attack: o.Attack}
+	w := &world{nonce: newNonce(), origin: served, attack: o.Attack}
 	if err := w.listenUnix(ctx, o); err != nil {
 		w.close()
 		return nil, err
@@ -99,22 +94,13 @@ func (w *world) abstract() string { return "@sbx-canary-" + w.nonce }
 
 func (w *world) close() { _ = w.origin.Close() }
 
-// grant parses the canary's profile as any other.
-func (w *world) grant() (grant.Grant, error) {
-	set, err := profile.Parse(fmt.Sprintf(profileText, w.origin.TLS().Port()), "canary profile")
-	if err != nil {
-		return grant.Grant{}, fmt.Errorf("making the canary's grant: %w", err)
-	}
-	return set.Resolve([]string{"canary"}, nil, nil)
-}
-
 func (w *world) plan() prober.Plan {
 	return prober.Plan{
 		Nonce: w.nonce, Allowed: allowed, Attack: w.attack, Abstract: w.abstract(), Socket: w.socket,
 		Proxy:    "http://" + net.JoinHostPort(netns.AddressV4.String(), strconv.Itoa(netns.ProxyPort)),
 		Unlisted: "https://" + unlistedHost, Granted: "https://" + grantedHost,
 		Guarded: "https://" + net.JoinHostPort(guardedHost, strconv.Itoa(int(w.origin.TLS().Port()))),
-		Bare:    w.origin.Bare(), UDP: w.origin.UDP(),
+		Bare:    w.origin.Bare(), UDP: w.origin.UDP(), Synthetic: resolver.Pool,
 		// Documentation addresses (RFC 5737, RFC 3849): nothing serves there.
 		Servers: []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")},
 	}
@@ -130,18 +116,13 @@ func (w *world) standIn() *fence.StandIn {
 // Alone is a world of one name, which lies at the address and may be dialled although
 // that is the host's own.
 func Alone(name string, at netip.AddrPort, roots *x509.CertPool) *fence.StandIn {
-	known := func(host egress.Host) bool { return host.String() == name }
 	return &fence.StandIn{
 		Lookup: func(_ context.Context, asked string) ([]netip.Addr, error) {
 			return nil, fmt.Errorf("resolving %s: there is nothing but %s", asked, name)
 		},
-		Knows: known, Roots: roots,
-		Dial: func(ctx context.Context, host egress.Host, _ uint16) (net.Conn, bool, error) {
-			if !known(host) {
-				return nil, false, nil
-			}
-			c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at.String())
-			return c, true, err
+		Knows: func(host egress.Host) bool { return host.String() == name }, Roots: roots,
+		Dial: func(ctx context.Context, _ egress.Host, _ uint16) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", at.String())
 		},
 	}
 }
@@ -157,16 +138,12 @@ func (w *world) lookup(_ context.Context, name string) ([]netip.Addr, error) {
 	return []netip.Addr{w.origin.TLS().Addr()}, nil
 }
 
-func (w *world) dial(ctx context.Context, host egress.Host, port uint16) (net.Conn, bool, error) {
-	if !exempt(host) {
-		return nil, false, nil
-	}
+func (w *world) dial(ctx context.Context, _ egress.Host, port uint16) (net.Conn, error) {
 	target := w.origin.Plain()
 	if port == 443 {
 		target = w.origin.TLS()
 	}
-	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", target.String())
-	return c, true, err
+	return (&net.Dialer{}).DialContext(ctx, "tcp", target.String())
 }
 
 func (w *world) recorded(r event.Request) {

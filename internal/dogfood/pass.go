@@ -11,7 +11,6 @@ import (
 	"github.com/fractalboxdev/sbx/internal/canary"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/fence"
-	"github.com/fractalboxdev/sbx/internal/profile"
 	"github.com/fractalboxdev/sbx/internal/verdict"
 )
 
@@ -83,13 +82,8 @@ func passOf(out fence.Outcome, stdout, stderr []byte) verdict.Pass {
 
 // standIn makes the grant for sbx's own repository, and the origin the only world.
 func (p Plan) standIn(o *fence.Options) error {
-	set, err := profile.Parse(profileText, "dogfood profile")
-	if err != nil {
-		return fmt.Errorf("making the dogfood grant: %w", err)
-	}
-	grant, err := set.Resolve([]string{"dogfood"}, nil, nil)
-	if err != nil {
-		return fmt.Errorf("making the dogfood grant: %w", err)
+	if err := canary.Grant(o, "dogfood", profileText); err != nil {
+		return err
 	}
 	certificate, err := x509.ParseCertificate(p.Certificate)
 	if err != nil {
@@ -97,7 +91,6 @@ func (p Plan) standIn(o *fence.Options) error {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(certificate)
-	o.Derive = func(context.Context) (fence.Derived, error) { return fence.Derived{Grant: grant}, nil }
 	o.StandIn = canary.Alone(repositoryHost, p.Origin, roots)
 	return nil
 }

@@ -16,11 +16,10 @@ import (
 type StandIn struct {
 	// Lookup resolves every name in place of the host's resolver.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
-	// Dial connects to a name that is exempt from the address guard; known is false
-	// for every other name.
-	Dial func(ctx context.Context, host egress.Host, port uint16) (c net.Conn, known bool, err error)
 	// Knows reports whether a name is exempt from the address guard.
 	Knows func(host egress.Host) bool
+	// Dial connects to a name that Knows exempts.
+	Dial func(ctx context.Context, host egress.Host, port uint16) (net.Conn, error)
 	// Roots is what the stand-in's certificates are checked against.
 	Roots *x509.CertPool
 }
@@ -56,8 +55,8 @@ func (r *standInRoute) Vet(ctx context.Context, host egress.Host, port uint16, a
 
 // Dial asks the stand-in first.
 func (r *standInRoute) Dial(ctx context.Context, host egress.Host, port uint16, a egress.AddressAllowance) (net.Conn, error) {
-	if c, known, err := r.standIn.Dial(ctx, host, port); known {
-		return c, err
+	if r.standIn.Knows(host) {
+		return r.standIn.Dial(ctx, host, port)
 	}
 	return r.dialer.Dial(ctx, host, port, a)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/host"
 	"github.com/fractalboxdev/sbx/internal/origin"
-	"github.com/fractalboxdev/sbx/internal/profile"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
 	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
 	"github.com/fractalboxdev/sbx/internal/toolchain"
@@ -100,18 +99,9 @@ func trialOptions(o *fence.Options, p toolchain.Plan) error {
 	if err != nil {
 		return fmt.Errorf("encoding the plan of a preflight: %w", err)
 	}
-	set, err := profile.Parse(profileText, "preflight profile")
-	if err != nil {
-		return fmt.Errorf("making the preflight's grant: %w", err)
-	}
-	grant, err := set.Resolve([]string{"preflight"}, nil, nil)
-	if err != nil {
-		return fmt.Errorf("making the preflight's grant: %w", err)
-	}
 	o.Argv = []string{stage.InitPath, Command, string(plan)}
-	o.Derive = func(context.Context) (fence.Derived, error) { return fence.Derived{Grant: grant}, nil }
 	o.Paths, o.Timeout = []sandbox.Wish{{Path: ".", Access: sandbox.ReadOnly}}, trialLimit
-	return nil
+	return canary.Grant(o, "preflight", profileText)
 }
 
 // arrived names the toolchains whose requests the origin has seen.

@@ -53,15 +53,12 @@ func (a *attacker) question(network, server string) string {
 		return nameOf(err)
 	}
 	for _, text := range addrs {
-		if at, err := netip.ParseAddr(text); err != nil || !syntheticRange.Contains(at) {
+		if at, err := netip.ParseAddr(text); err != nil || !a.Synthetic.Contains(at) {
 			return text
 		}
 	}
 	return "synthetic"
 }
-
-// syntheticRange is where the sandbox's resolver takes its addresses from.
-var syntheticRange = netip.MustParsePrefix("198.18.0.0/15")
 
 func (a *attacker) overTLS(at, text string) string {
 	c, err := a.dial(netip.MustParseAddrPort(at))

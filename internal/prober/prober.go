@@ -15,18 +15,19 @@ import (
 
 // Plan is what to ask.
 type Plan struct {
-	Nonce    string           `json:"nonce"` // in every path, name and payload of this run
-	Proxy    string           `json:"proxy"` // the sandbox's explicit proxy
-	Unlisted string           `json:"unlisted"`
-	Granted  string           `json:"granted"` // URLs up to and without the path, scheme https
-	Guarded  string           `json:"guarded"`
-	Allowed  string           `json:"allowed"`            // first segment of the paths that the grant allows
-	Bare     []netip.AddrPort `json:"bare"`               // of the host, which take any connection
-	UDP      []netip.AddrPort `json:"udp"`                // of the host, which take any datagram
-	Servers  []netip.Addr     `json:"servers"`            // name servers of the world
-	Attack   bool             `json:"attack"`             // also try the self-attack suite
-	Abstract string           `json:"abstract,omitempty"` // unix sockets of the host, with "-datagram" beside each;
-	Socket   string           `json:"socket,omitempty"`   // the first begins with "@", the second lies in the working directory
+	Nonce     string           `json:"nonce"` // in every path, name and payload of this run
+	Proxy     string           `json:"proxy"` // the sandbox's explicit proxy
+	Unlisted  string           `json:"unlisted"`
+	Granted   string           `json:"granted"` // URLs up to and without the path, scheme https
+	Guarded   string           `json:"guarded"`
+	Allowed   string           `json:"allowed"`            // first segment of the paths that the grant allows
+	Bare      []netip.AddrPort `json:"bare"`               // of the host, which take any connection
+	UDP       []netip.AddrPort `json:"udp"`                // of the host, which take any datagram
+	Servers   []netip.Addr     `json:"servers"`            // name servers of the world
+	Synthetic netip.Prefix     `json:"synthetic"`          // where the sandbox's resolver takes its addresses from
+	Attack    bool             `json:"attack"`             // also try the self-attack suite
+	Abstract  string           `json:"abstract,omitempty"` // unix sockets of the host, with "-datagram" beside each;
+	Socket    string           `json:"socket,omitempty"`   // the first begins with "@", the second lies in the working directory
 }
 
 // Answer is what one request got.

@@ -27,8 +27,9 @@ const DefaultLimit = 10_000
 // of the envelope use (the sandbox's own address among them).
 const reserved = 256
 
-// pool is the benchmark range of RFC 2544: never routed, never a real server.
-var pool = netip.MustParsePrefix("198.18.0.0/15")
+// Pool is where names get their addresses from: the benchmark range of RFC 2544, never
+// routed, never a real server.
+var Pool = netip.MustParsePrefix("198.18.0.0/15")
 
 // Config sets a Resolver up. The zero value is usable.
 type Config struct {
@@ -128,7 +129,7 @@ func (r *Resolver) Close(ctx context.Context) error {
 // the pool at all: such an address without a name belongs to nobody.
 func (r *Resolver) NameOf(addr netip.Addr) (name string, synthetic bool) {
 	addr = addr.Unmap()
-	if !pool.Contains(addr) {
+	if !Pool.Contains(addr) {
 		return "", false
 	}
 	i := offset(addr) - reserved
@@ -237,14 +238,14 @@ func (r *Resolver) Refused() []Name {
 }
 
 func address(i int) netip.Addr {
-	b := pool.Addr().As4()
+	b := Pool.Addr().As4()
 	n := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
 	n += uint32(reserved + i) //nolint:gosec // bounded by the limit of names
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
 func offset(addr netip.Addr) int {
-	a, b := addr.As4(), pool.Addr().As4()
+	a, b := addr.As4(), Pool.Addr().As4()
 	n := 0
 	for i := range a {
 		n = n<<8 + int(a[i]) - int(b[i])

@@ -72,7 +72,7 @@ func TestBypass25_EveryNameGetsASyntheticAddress(t *testing.T) {
 	r := New(Config{})
 	udp, tcp := serve(t, r)
 	one := firstA(t, ask(t, "udp", udp, "secret.DENIED.test.", dns.TypeA))
-	if !pool.Contains(one) || one.Compare(netip.MustParseAddr("198.18.1.0")) < 0 {
+	if !Pool.Contains(one) || one.Compare(netip.MustParseAddr("198.18.1.0")) < 0 {
 		t.Errorf("address %v", one)
 	}
 	if again := firstA(t, ask(t, "tcp", tcp, "secret.denied.test.", dns.TypeA)); again != one {
@@ -206,7 +206,7 @@ func TestUnconnected(t *testing.T) {
 }
 
 func TestLastAddressOfThePoolIsInside(t *testing.T) {
-	if a := address(DefaultLimit - 1); !pool.Contains(a) || offset(a) != reserved+DefaultLimit-1 {
+	if a := address(DefaultLimit - 1); !Pool.Contains(a) || offset(a) != reserved+DefaultLimit-1 {
 		t.Errorf("last address %v", a)
 	}
 }
