@@ -3,6 +3,7 @@ package artifact
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -70,4 +71,33 @@ func Remove(stateDir, id string) error {
 		return fmt.Errorf("removing run %s: %w", id, err)
 	}
 	return nil
+}
+
+// maxReceipt bounds what is read of a receipt, in bytes.
+const maxReceipt = 16 << 20
+
+// ReadReceipt returns the receipt of a run, as it was written. It is an os.ErrNotExist
+// where there is none.
+func ReadReceipt(stateDir, id string) ([]byte, error) {
+	if !ValidID(id) {
+		return nil, fmt.Errorf("reading the receipt of run %q: not a run id", id)
+	}
+	state, err := openState(stateDir, false)
+	if err != nil {
+		return nil, fmt.Errorf("reading the receipt of run %s: %w", id, err)
+	}
+	defer state.Close()
+	f, err := state.Open(filepath.Join(runsDir, id, ReceiptFile))
+	if err != nil {
+		return nil, fmt.Errorf("reading the receipt of run %s: %w", id, err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxReceipt+1))
+	if err == nil && len(text) > maxReceipt {
+		err = fmt.Errorf("it is larger than %d bytes", maxReceipt)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the receipt of run %s: %w", id, err)
+	}
+	return text, nil
 }

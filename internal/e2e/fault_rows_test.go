@@ -140,6 +140,7 @@ func closingRows() []faultRow {
 	row := func(point, mode, code, step, key string, interrupted bool) faultRow {
 		r := done
 		r.point, r.mode, r.code, r.steps, r.key, r.swept, r.interrupted = point, mode, code, []string{step}, key, interrupted, interrupted
+		r.receipted = step == "idempotency" || point == "idempotency/settle"
 		switch mode {
 		case "kill":
 			r.exit, r.silent = 137, true

@@ -41,6 +41,7 @@ type faultRow struct {
 	spent       bool
 	unsure      bool   // spent or not: it depends on the moment
 	key         string // what the store has of the call: "", begun, launched or finished, or several with |
+	receipted   bool   // the receipt was written, and not noted under the key
 	interrupted bool   // the next run writes the receipt
 	swept       bool   // the next run says so
 	recorded    bool   // there is a directory with a receipt in the end
@@ -56,6 +57,7 @@ type faultRun struct {
 	name  string // also of the variable ROW inside
 	state string // XDG_STATE_HOME
 
+	ended          *event.Result // of the receipt, if that says that the command ended
 	cmd            *exec.Cmd
 	stdout, stderr *output
 	exit           int
@@ -365,8 +367,14 @@ func (r *faultRun) directoriesHeld(t *testing.T) {
 			if receipt.Interrupted {
 				interrupted++
 			}
+			if receipt.Result.Ended && len(receipt.Command) > 1 { // that of the tidying is "true"
+				r.ended = &receipt.Result
+			}
 		}
 		// The run that tidied up is one of them.
+		if r.receipted && r.ended == nil {
+			t.Errorf("%s: no receipt says that its command ended", r)
+		}
 		if !r.storeless && !r.loose && ((recorded > 1) != r.recorded || (interrupted == 1) != r.interrupted) {
 			t.Errorf("%s: %d runs are recorded, %d interrupted, want its own: %v, interrupted: %v", r, recorded, interrupted, r.recorded, r.interrupted)
 		}
@@ -429,7 +437,8 @@ func (l *faultLab) hold(size int) {
 }
 
 // again makes the same calls once more: what was never begun runs, what finished is
-// answered, and what may have done its work is not done again.
+// answered, also from a receipt that was not noted under the key, and what may have done
+// its work is not done again.
 func (l *faultLab) again(runs []*faultRun) {
 	l.t.Helper()
 	runs = slices.DeleteFunc(slices.Clone(runs), func(r *faultRun) bool {
@@ -448,7 +457,9 @@ func (l *faultLab) again(runs []*faultRun) {
 		switch refusal := o.Receipt.Result.Refusal; {
 		case r.key == "finished" && (!o.Receipt.Deduped || exit != r.faultRow.exit):
 			l.t.Errorf("%s: the same call again: exit status %d, deduped %v, %+v", r, exit, o.Receipt.Deduped, refusal)
-		case r.key == "launched" && (refusal == nil || refusal.Code != "outcome-unknown"):
+		case r.key == "launched" && r.ended != nil && (!o.Receipt.Deduped || exit != r.ended.Exit):
+			l.t.Errorf("%s: the same call again: exit status %d, want %d; deduped %v, %+v", r, exit, r.ended.Exit, o.Receipt.Deduped, refusal)
+		case r.key == "launched" && r.ended == nil && (refusal == nil || refusal.Code != "outcome-unknown"):
 			l.t.Errorf("%s: the same call again: exit status %d, %+v", r, exit, refusal)
 		case (r.key == "" || r.key == "begun") && (exit != 0 || o.Receipt.Deduped):
 			l.t.Errorf("%s: the same call again: exit status %d, deduped %v, %+v", r, exit, o.Receipt.Deduped, refusal)

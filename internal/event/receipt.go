@@ -256,6 +256,7 @@ type Check struct {
 // Result is how the command ended, or why it never ran.
 type Result struct {
 	Exit     int      `json:"exit"`             // what sbx exits with
+	Ended    bool     `json:"ended"`            // the command ran and was seen to end, whatever sbx exits with
 	Signal   string   `json:"signal,omitempty"` // as in "SIGKILL", when a signal ended the command
 	TimedOut bool     `json:"timed_out"`
 	Killed   bool     `json:"killed"` // by sbx kill

@@ -344,8 +344,8 @@ func (f *fence) withoutUnix(why unix.Errno) {
 }
 
 func (f *fence) exited(status unix.WaitStatus) {
-	f.commandEnded = true
 	r := &f.receipt.Result
+	r.Ended = true
 	switch {
 	case r.TimedOut:
 		r.Exit = ExitTimeout

@@ -95,12 +95,11 @@ type fence struct {
 	admission *admission.Admission
 	tidy      *time.Timer // tidies the store while a long command runs
 
-	holding      *store.Holding // of the call under a key
-	followed     string         // the run that was followed
-	answered     *event.Receipt // of an earlier run, which answers the call
-	launched     bool           // the command may have begun
-	commandEnded bool           // and was seen to end
-	settled      bool           // the position is
+	holding  *store.Holding // of the call under a key
+	followed string         // the run that was followed
+	answered *event.Receipt // of an earlier run, which answers the call
+	launched bool           // the command may have begun
+	settled  bool           // the position is
 
 	secrets  []heldSecret
 	redactor *secret.Redactor

@@ -144,7 +144,7 @@ func (f *fence) beginCall(ctx context.Context, s *store.Store, digest string) er
 		Scope: KeyScope(f.o.Consumer, ""), Key: f.o.Key, Payload: digest, Run: f.id, BegunAt: time.Now(),
 		Irreversible: len(f.receipt.FloorList.Matched) > 0,
 	}
-	holding, finished, running, err := s.Begin(ctx, call)
+	holding, finished, running, err := s.Begin(ctx, call, f.endedReceipt)
 	switch {
 	case err != nil:
 		return keyRefusal(err)
@@ -156,6 +156,23 @@ func (f *fence) beginCall(ctx context.Context, s *store.Store, digest string) er
 	}
 	f.holding = holding
 	return nil
+}
+
+// endedReceipt is what an sbx left that was killed after it had written its receipt and
+// before it noted the call. Only a whole receipt of a command that was seen to end counts.
+func (f *fence) endedReceipt(run string) ([]byte, error) {
+	text, err := artifact.ReadReceipt(f.o.StateDir, run)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var receipt event.Receipt
+	if json.Unmarshal(text, &receipt) != nil || receipt.Run != run || !receipt.Result.Ended {
+		return nil, nil
+	}
+	return text, nil
 }
 
 func keyRefusal(err error) error {
@@ -341,7 +358,7 @@ func (f *fence) settle(out Outcome) Outcome {
 	err := fault(stepKey+"/settle", f.o.Self.Runner)
 	switch {
 	case err != nil:
-	case f.commandEnded:
+	case out.Receipt.Result.Ended:
 		var text []byte
 		if text, err = json.Marshal(out.Receipt); err == nil {
 			err = f.holding.Finish(ctx, time.Now(), f.redactor.JSON(text))

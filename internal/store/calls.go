@@ -72,10 +72,15 @@ func callGate(scope, key string, s *Store) string {
 	return "call." + fmt.Sprintf("%x", s.MAC("call", []byte(scope), []byte(key))[:16])
 }
 
+// Ended returns the receipt, as JSON, of a run whose command is known to have ended;
+// nil where nothing says so.
+type Ended func(run string) (receipt []byte, err error)
+
 // Begin takes the call up, or says what is there already: exactly one of the first
-// three is not nil without an error. A finished call has its receipt. A running one is
+// three is not nil without an error. A finished call has its receipt, also one whose
+// process died before it noted the end: ended is asked for that. A running one is
 // there to be followed until the watch ends; then Begin tells what became of it.
-func (s *Store) Begin(ctx context.Context, c Call) (h *Holding, finished *Call, running *Following, err error) {
+func (s *Store) Begin(ctx context.Context, c Call, ended Ended) (h *Holding, finished *Call, running *Following, err error) {
 	name := callGate(c.Scope, c.Key, s)
 	err = s.Update(ctx, func(t *Tx) error {
 		if err := t.dropOldCalls(c.BegunAt.Add(-CallsKept)); err != nil {
@@ -101,12 +106,50 @@ func (s *Store) Begin(ctx context.Context, c Call) (h *Holding, finished *Call, 
 			return err
 		}
 		h = &Holding{s: s, gate: g, call: c}
+		if finished, err = t.adopt(earlier, ended, c.BegunAt); err != nil || finished != nil {
+			return err
+		}
 		return t.begin(c, earlier)
 	})
-	if err != nil && h != nil {
-		return nil, nil, nil, errors.Join(err, h.gate.close())
+	if h != nil && (err != nil || finished != nil) {
+		err = errors.Join(err, h.drop())
+		h = nil
 	}
-	return h, finished, running, err
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return h, finished, running, nil
+}
+
+// adopt notes the end of a call whose process died between writing its receipt and
+// noting it here. It is kept from now on.
+func (t *Tx) adopt(earlier *Call, ended Ended, now time.Time) (*Call, error) {
+	if earlier == nil || earlier.LaunchedAt.IsZero() {
+		return nil, nil //nolint:nilnil // its command cannot have run
+	}
+	receipt, err := ended(earlier.Run)
+	if err != nil || receipt == nil {
+		return nil, err
+	}
+	if err := t.finish(*earlier, now, receipt); err != nil {
+		return nil, err
+	}
+	earlier.FinishedAt, earlier.Receipt = now, receipt
+	return earlier, nil
+}
+
+// finish keeps the receipt of a call that nobody makes any more.
+func (t *Tx) finish(c Call, now time.Time, receipt []byte) error {
+	return t.end(c, "UPDATE calls SET finished_at = ?, receipt = ? WHERE scope = ? AND name = ? AND run = ?", now.UnixMilli(), string(receipt))
+}
+
+// end changes the row of a call for the last time. Its gate goes only if the row was
+// there: it is another's else.
+func (t *Tx) end(c Call, query string, args ...any) error {
+	if err := t.own(c, query, args...); err != nil {
+		return err
+	}
+	return t.s.removeGate(callGate(c.Scope, c.Key, t.s))
 }
 
 // dropOldCalls forgets what finished before, and what began before and did not, where it
@@ -192,7 +235,7 @@ func (h *Holding) Launch(ctx context.Context, now time.Time) error {
 	}
 	h.call.LaunchedAt = now
 	return update(ctx, func(t *Tx) error {
-		return t.own(h, "UPDATE calls SET launched_at = ? WHERE scope = ? AND name = ? AND run = ?", now.UnixMilli())
+		return t.own(h.call, "UPDATE calls SET launched_at = ? WHERE scope = ? AND name = ? AND run = ?", now.UnixMilli())
 	})
 }
 
@@ -203,32 +246,26 @@ func (h *Holding) Finish(ctx context.Context, now time.Time, receipt []byte) err
 	if h.call.Irreversible {
 		update = h.s.UpdateDurably
 	}
-	err := update(ctx, func(t *Tx) error {
-		err := t.own(h, "UPDATE calls SET finished_at = ?, receipt = ? WHERE scope = ? AND name = ? AND run = ?", now.UnixMilli(), string(receipt))
-		return errors.Join(err, h.s.removeGate(h.name()))
-	})
+	err := update(ctx, func(t *Tx) error { return t.finish(h.call, now, receipt) })
 	return errors.Join(err, h.drop())
 }
 
 // Forget takes the call back: it was refused, and the command never ran.
 func (h *Holding) Forget(ctx context.Context) error {
 	err := h.s.Update(ctx, func(t *Tx) error {
-		err := t.own(h, "DELETE FROM calls WHERE scope = ? AND name = ? AND run = ?")
-		return errors.Join(err, h.s.removeGate(h.name()))
+		return t.end(h.call, "DELETE FROM calls WHERE scope = ? AND name = ? AND run = ?")
 	})
 	return errors.Join(err, h.drop())
 }
 
-// own changes the row of a held call, which has to be there.
-func (t *Tx) own(h *Holding, query string, args ...any) error {
-	n, err := t.exec(query, append(args, h.call.Scope, h.call.Key, h.call.Run)...)
+// own changes the row of a call, which has to be there.
+func (t *Tx) own(c Call, query string, args ...any) error {
+	n, err := t.exec(query, append(args, c.Scope, c.Key, c.Run)...)
 	if err == nil && n != 1 {
-		err = fmt.Errorf("noting what became of the call under key %q: %w", h.call.Key, ErrLost)
+		err = fmt.Errorf("noting what became of the call under key %q: %w", c.Key, ErrLost)
 	}
 	return err
 }
-
-func (h *Holding) name() string { return callGate(h.call.Scope, h.call.Key, h.s) }
 
 // drop gives the gate up; whoever follows the call wakes.
 func (h *Holding) drop() error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -17,9 +18,12 @@ func aCall(change func(*Call)) Call {
 	return c
 }
 
+// noReceipt is of runs that left none.
+func noReceipt(string) ([]byte, error) { return nil, nil }
+
 func held(t *testing.T, s *Store, c Call) *Holding {
 	t.Helper()
-	h, finished, running, err := s.Begin(t.Context(), c)
+	h, finished, running, err := s.Begin(t.Context(), c, noReceipt)
 	if err != nil || h == nil || finished != nil || running != nil {
 		t.Fatalf("begin: %v, finished %v, running %v, %v", h, finished, running, err)
 	}
@@ -30,7 +34,7 @@ func TestACallRunsOnce(t *testing.T) {
 	s := open(t, stateDir(t))
 	h := held(t, s, aCall(nil))
 	again := aCall(func(c *Call) { c.Run = "r2" })
-	_, _, running, err := s.Begin(t.Context(), again)
+	_, _, running, err := s.Begin(t.Context(), again, noReceipt)
 	if err != nil || running == nil || running.Call.Run != "r1" {
 		t.Fatalf("while it runs: %+v, %v", running, err)
 	}
@@ -47,7 +51,7 @@ func TestACallRunsOnce(t *testing.T) {
 		t.Errorf("ended %v, %v", ended, err)
 	}
 	running.Close()
-	_, finished, _, err := s.Begin(t.Context(), again)
+	_, finished, _, err := s.Begin(t.Context(), again, noReceipt)
 	if err != nil || finished == nil || string(finished.Receipt) != `{"run":"r1"}` || finished.Run != "r1" {
 		t.Fatalf("when it finished: %+v, %v", finished, err)
 	}
@@ -59,7 +63,7 @@ func TestAnotherPayloadIsAConflict(t *testing.T) {
 	other := aCall(func(c *Call) { c.Payload, c.Run = "q", "r2" })
 	conflicts := func(when string) {
 		t.Helper()
-		_, _, _, err := s.Begin(t.Context(), other)
+		_, _, _, err := s.Begin(t.Context(), other, noReceipt)
 		if conflict, ok := errors.AsType[*ConflictError](err); !ok || conflict.Earlier.Run != "r1" {
 			t.Errorf("%s: %v", when, err)
 		}
@@ -92,7 +96,7 @@ func TestAFinishedCallIsForgottenAfterSevenDays(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Run, c.BegunAt = "r2", c.BegunAt.Add(CallsKept)
-	if _, finished, _, err := s.Begin(t.Context(), c); err != nil || finished == nil {
+	if _, finished, _, err := s.Begin(t.Context(), c, noReceipt); err != nil || finished == nil {
 		t.Fatalf("at seven days: %v, %v", finished, err)
 	}
 	c.BegunAt = c.BegunAt.Add(time.Millisecond)
@@ -105,11 +109,87 @@ func abandon(dir string, launch, irreversible bool) error {
 	if err != nil {
 		return err
 	}
-	h, _, _, err := s.Begin(context.Background(), aCall(func(c *Call) { c.Irreversible = irreversible }))
+	h, _, _, err := s.Begin(context.Background(), aCall(func(c *Call) { c.Irreversible = irreversible }), noReceipt)
 	if err == nil && launch {
 		err = h.Launch(context.Background(), time.Now())
 	}
 	return err
+}
+
+// abandoned has another process begin the call of aCall and end.
+func abandoned(t *testing.T, s *Store, launched, irreversible bool) {
+	t.Helper()
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestAbandonedCall$")
+	child.Env = append(os.Environ(), "ABANDON="+s.Dir())
+	if launched {
+		child.Env = append(child.Env, "LAUNCH=1")
+	}
+	if irreversible {
+		child.Env = append(child.Env, "IRREVERSIBLE=1")
+	}
+	if text, err := child.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+}
+
+func TestACrashedCallWithAReceiptIsAnswered(t *testing.T) {
+	for name, row := range map[string]struct{ launched, irreversible, answered bool }{
+		"ordinary, begun": {}, "ordinary, launched": {launched: true, answered: true},
+		"irreversible, begun": {irreversible: true}, "irreversible, launched": {launched: true, irreversible: true, answered: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, stateDir(t))
+			abandoned(t, s, row.launched, row.irreversible)
+			again := aCall(func(c *Call) { c.Run, c.Irreversible = "r2", row.irreversible })
+			ended := func(run string) ([]byte, error) { return []byte("of " + run), nil }
+			for range 2 { // the second time it stands in the store
+				h, finished, running, err := s.Begin(t.Context(), again, ended)
+				if err != nil || running != nil || (finished != nil) != row.answered || (h == nil) != row.answered {
+					t.Fatalf("%v, %v, %v, %v", h, finished, running, err)
+				}
+				if !row.answered {
+					return
+				}
+				if string(finished.Receipt) != "of r1" || finished.Run != "r1" || !finished.FinishedAt.Equal(again.BegunAt) {
+					t.Errorf("%+v", finished)
+				}
+				ended = noReceipt
+			}
+			if left, err := s.held(callGate("s", "k", s)); err != nil || left {
+				t.Errorf("its gate is held: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+func TestACallWhoseReceiptCannotBeReadIsRefused(t *testing.T) {
+	s := open(t, stateDir(t))
+	abandoned(t, s, true, false)
+	again := aCall(func(c *Call) { c.Run = "r2" })
+	unreadable := errors.New("unreadable")
+	h, finished, _, err := s.Begin(t.Context(), again, func(string) ([]byte, error) { return nil, unreadable })
+	if !errors.Is(err, unreadable) || h != nil || finished != nil {
+		t.Fatalf("%v, %v, %v", h, finished, err)
+	}
+	held(t, s, again) // nothing holds it
+}
+
+// TestTheEndOfALostCallLeavesTheNextOneAlone: whoever finds its row taken by another may
+// not take that one's gate away.
+func TestTheEndOfALostCallLeavesTheNextOneAlone(t *testing.T) {
+	s := open(t, stateDir(t))
+	lost := held(t, s, aCall(nil))
+	if err := os.Remove(filepath.Join(s.Dir(), gatesDir, callGate("s", "k", s))); err != nil {
+		t.Fatal(err)
+	}
+	next := aCall(func(c *Call) { c.Run = "r2" })
+	held(t, s, next)
+	if err := lost.Finish(t.Context(), next.BegunAt, []byte("{}")); !errors.Is(err, ErrLost) {
+		t.Errorf("finishing what is another's: %v", err)
+	}
+	if still, err := s.held(callGate("s", "k", s)); err != nil || !still {
+		t.Errorf("the next one's gate is held: %v, %v", still, err)
+	}
 }
 
 func TestACrashedCallRunsAgainUnlessItCannotBeTakenBack(t *testing.T) {
@@ -119,19 +199,9 @@ func TestACrashedCallRunsAgainUnlessItCannotBeTakenBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, stateDir(t))
-			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestAbandonedCall$")
-			child.Env = append(os.Environ(), "ABANDON="+s.Dir())
-			if row.launched {
-				child.Env = append(child.Env, "LAUNCH=1")
-			}
-			if row.irreversible {
-				child.Env = append(child.Env, "IRREVERSIBLE=1")
-			}
-			if text, err := child.CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, text)
-			}
+			abandoned(t, s, row.launched, row.irreversible)
 			again := aCall(func(c *Call) { c.Run, c.Irreversible = "r2", row.irreversible })
-			h, _, _, err := s.Begin(t.Context(), again)
+			h, _, _, err := s.Begin(t.Context(), again, noReceipt)
 			_, unknown := errors.AsType[*UnknownError](err)
 			if unknown != row.unknown || (h == nil) != row.unknown {
 				t.Fatalf("%v, %v", h, err)

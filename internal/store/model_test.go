@@ -29,6 +29,7 @@ type memory struct {
 type modelCall struct {
 	Call
 	holding *Holding
+	left    []byte // the receipt that its process wrote before it died without noting it here
 }
 
 // modeller makes random operations on some stores that are one, and on the memory.
@@ -84,7 +85,7 @@ func (m *modeller) begin(s *Store) {
 	m.forget()
 	id := c.Scope + " " + c.Key
 	was := m.calls[id]
-	h, finished, running, err := s.Begin(m.Context(), c)
+	h, finished, running, err := s.Begin(m.Context(), c, m.ended)
 	_, conflict := errors.AsType[*ConflictError](err)
 	_, unknown := errors.AsType[*UnknownError](err)
 	var got, want string
@@ -112,6 +113,9 @@ func (m *modeller) begin(s *Store) {
 		want = "finished in " + string(was.Receipt)
 	case was.holding != nil:
 		want = "running in " + was.Run
+	case was.left != nil:
+		want = "finished in " + string(was.left)
+		was.FinishedAt, was.Receipt = m.now, was.left
 	case was.Irreversible && !was.LaunchedAt.IsZero():
 		want = "unknown"
 	default:
@@ -124,8 +128,18 @@ func (m *modeller) begin(s *Store) {
 		m.calls = before // nothing is kept of what failed, not even that old ones were forgotten
 	}
 	if h != nil {
-		m.calls[id] = &modelCall{c, h}
+		m.calls[id] = &modelCall{Call: c, holding: h}
 	}
+}
+
+// ended returns what the process of a run left.
+func (m *modeller) ended(run string) ([]byte, error) {
+	for _, c := range m.calls {
+		if c.Run == run {
+			return c.left, nil
+		}
+	}
+	return nil, nil
 }
 
 // progress takes a call that goes on a step further, or has its process die.
@@ -146,6 +160,9 @@ func (m *modeller) progress(*Store) {
 	case 0:
 		err = c.holding.drop() // as by SIGKILL
 		c.holding = nil
+		if !c.LaunchedAt.IsZero() && m.r.IntN(2) == 0 {
+			c.left = []byte(`"left by ` + c.Run + `"`)
+		}
 	case 1:
 		if c.LaunchedAt.IsZero() {
 			err = c.holding.Forget(m.Context())

@@ -154,26 +154,18 @@ func (s *storm) begun() map[string]int {
 	return all
 }
 
-// killed is how many sbx of each call ended by SIGKILL, while they ran its command or
-// followed another.
-func (s *storm) killed() map[string]int {
-	all := map[string]int{}
-	for _, a := range s.done {
-		if a.Call != "" && a.Killed == syscall.SIGKILL && a.Exit == -1 {
-			all[a.Call]++
-		}
-	}
-	return all
-}
-
-// callsOnce: an ordinary call ran again only after an sbx of it that was killed; all who
-// were answered by one that was not were answered by the same run.
+// callsOnce: an ordinary call ran again only after runs that were killed before they had a
+// receipt, of which each got one that says so; its command was seen to end once at most.
+// All who were answered were answered by the same run.
 func (s *storm) callsOnce() []string {
-	killed := s.killed()
+	interrupted, ended, err := s.ends()
+	if err != nil {
+		return []string{err.Error()}
+	}
 	var bad []string
 	for call, n := range s.begun() {
-		if strings.HasPrefix(call, "call") && n > 1+killed[call] {
-			bad = append(bad, fmt.Sprintf("%s began %d times, %d of its sbx were killed", call, n, killed[call]))
+		if strings.HasPrefix(call, "call") && n > 1+interrupted[call] || ended[call] > 1 {
+			bad = append(bad, fmt.Sprintf("%s began %d times, %d of its runs were killed, %d have a receipt of the end", call, n, interrupted[call], ended[call]))
 		}
 	}
 	answers := map[string][]string{}
@@ -217,12 +209,6 @@ func (s *storm) summariseCalls() {
 		counts[strings.TrimRight(call, "0123456789")]++
 		again += max(0, n-1)
 	}
-	late, receipts := 0, s.interrupted()
-	for call, n := range begun {
-		if strings.HasPrefix(call, "call") && n > 1+receipts[call] {
-			late++
-		}
-	}
 	deduped, refused := 0, 0
 	for _, a := range s.done {
 		switch {
@@ -232,19 +218,26 @@ func (s *storm) summariseCalls() {
 			refused++
 		}
 	}
-	fmt.Printf("calls: %d under a key ran, %d more times after kills (%d of them between receipt and note); %d answered or followed; attestations: %d spent alone, %d under a key; %d refused\n",
-		counts["call"], again, late, deduped, counts["push"], counts["keyedpush"], refused)
+	fmt.Printf("calls: %d under a key ran, %d more times after kills; %d answered or followed; attestations: %d spent alone, %d under a key; %d refused\n",
+		counts["call"], again, deduped, counts["push"], counts["keyedpush"], refused)
 }
 
-// interrupted is how many runs of each call have a receipt that says that they were
-// killed. One whose sbx was killed later has its own, whole.
-func (s *storm) interrupted() map[string]int {
-	all := map[string]int{}
-	receipts, _ := s.receipts() // others tell that they cannot be read
+// ends is how many runs of each call have a receipt that says that their sbx was killed,
+// and how many one that says that the command ended.
+func (s *storm) ends() (interrupted, ended map[string]int, err error) {
+	interrupted, ended = map[string]int{}, map[string]int{}
+	receipts, err := s.receipts()
 	for _, r := range receipts {
-		if n := len(r.Command); r.Interrupted && n > 0 {
-			all[filepath.Base(r.Command[n-1])]++
+		if len(r.Command) == 0 {
+			continue
+		}
+		call := filepath.Base(r.Command[len(r.Command)-1])
+		if r.Interrupted {
+			interrupted[call]++
+		}
+		if r.Result.Ended {
+			ended[call]++
 		}
 	}
-	return all
+	return interrupted, ended, err
 }

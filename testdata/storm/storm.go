@@ -215,7 +215,10 @@ type receipt struct {
 	Run         string   `json:"run"`
 	Interrupted bool     `json:"interrupted"`
 	Command     []string `json:"command"`
-	Admission   *struct {
+	Result      struct {
+		Ended bool `json:"ended"`
+	} `json:"result"`
+	Admission *struct {
 		Class      string    `json:"class"`
 		Slot       int       `json:"slot"`
 		AskedAt    time.Time `json:"asked_at"`
