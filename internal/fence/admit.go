@@ -11,6 +11,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/admission"
 	"github.com/fractalboxdev/sbx/internal/class"
 	"github.com/fractalboxdev/sbx/internal/event"
+	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
 	"github.com/fractalboxdev/sbx/internal/store"
 	"github.com/fractalboxdev/sbx/internal/trap"
 )
@@ -91,11 +92,13 @@ func (f *fence) admit(ctx context.Context) error {
 	return nil
 }
 
-// tidyAfter is how long a command runs before the store is tidied beside it: the end of
-// a shorter one would have to wait for the disk.
+// tidyAfter is how long a command runs before sbx sets itself up for a longer one: the
+// end of a shorter one would have to wait for the disk.
 const tidyAfter = 50 * time.Millisecond
 
-func (f *fence) tidyStore() {
+// settleIn lets the proxy use all processors and tidies the store.
+func (f *fence) settleIn() {
+	stage.Free()
 	if s, err := f.o.Store(); err == nil {
 		_ = s.Tidy(context.Background()) // a log that is long is only slow
 	}

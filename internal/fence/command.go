@@ -126,7 +126,7 @@ func (f *fence) apply(ctx context.Context) error {
 	f.receipt.Applied = append(f.applied(), interception(f.derived.Grant)...)
 	trap.Trap(f.faults.catch).Go(f.prepareReceipt)
 	f.admission.Beat(context.Background()) // until the release
-	f.tidy = time.AfterFunc(tidyAfter, func() { defer trap.Trap(f.faults.catch).Catch(); f.tidyStore() })
+	f.tidy = time.AfterFunc(tidyAfter, func() { defer trap.Trap(f.faults.catch).Catch(); f.settleIn() })
 	if err := f.conn.LimitReceive(time.Time{}); err != nil {
 		return err
 	}

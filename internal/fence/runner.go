@@ -92,11 +92,15 @@ func (r *runner) run() error {
 	if err != nil {
 		return err
 	}
-	network := async(r.openNetwork)
+	started, err := r.start(builder)
+	if err != nil {
+		return err
+	}
 	m, err := r.conn.Expect(msgSpec)
 	if err != nil {
 		return err
 	}
+	network := async(r.openNetwork)
 	spec, err := sandbox.DecodeSpec(m.Body)
 	if err != nil {
 		return err
@@ -111,9 +115,8 @@ func (r *runner) run() error {
 	if err := errors.Join(fault("runner/mounts", 0), builder.Build(spec)); err != nil {
 		return &step{"mount-tree", err}
 	}
-	// Starting the container is mostly waiting for its init: the rest is made meanwhile.
 	rest := async(func() ([]byte, error) { return r.makeRest(network, spec.UserNamespaces) })
-	if r.container, err = startOnOwnThread(builder, stdio); err != nil {
+	if err := errors.Join(builder.Release(r.container, stdio), <-started); err != nil {
 		return &step{"container", err}
 	}
 	for _, f := range m.Files {
@@ -126,6 +129,9 @@ func (r *runner) run() error {
 	if err := fault("runner/started", 0); err != nil {
 		return err
 	}
+	if err := stage.FreeProcess(r.container.PID()); err != nil {
+		return &step{"processors", err}
+	}
 	if err := r.conn.Send(msgStarted, handshake.Int(r.container.PID())); err != nil {
 		return err
 	}
@@ -134,24 +140,25 @@ func (r *runner) run() error {
 		return &step{"init", err}
 	}
 	trap.Trap(r.fell).Go(r.obey)
+	trap.Trap(r.fell).Go(stage.Free)
 	return r.report()
 }
 
-// startOnOwnThread starts the container from a thread that does nothing else and
-// lives as long as the process: the init's death signal is bound to it (prctl(2)).
-// The main goroutine stays free of it, since waking a locked one takes two switches.
-func startOnOwnThread(b *sandbox.Builder, stdio [3]*os.File) (*sandbox.Container, error) {
-	var c *sandbox.Container
-	started := make(chan error)
+// start begins to start the container, which is mostly waiting and goes on only once it is
+// released. It is done from a thread that does nothing else and lives as long as the
+// process: the init's death signal is bound to it (prctl(2)). The main goroutine stays
+// free of it, since waking a locked one takes two switches.
+func (r *runner) start(b *sandbox.Builder) (started <-chan error, err error) {
+	if r.container, err = b.NewContainer(); err != nil {
+		return nil, &step{"container", err}
+	}
+	ended := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		var err error
-		c, err = b.Start(stdio)
-		started <- err
+		ended <- r.container.Start()
 		select {}
 	}()
-	err := <-started
-	return c, err
+	return ended, nil
 }
 
 // makeRest waits for the network's floor, compiles the filter and takes the files of

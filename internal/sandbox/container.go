@@ -24,6 +24,9 @@ const initPath = stage.InitPath
 func Reexec() {
 	if len(os.Args) > 1 && os.Args[1] == "init" && os.Getenv("_LIBCONTAINER_INITPIPE") != "" {
 		dieWithRunner()
+		if takeTree() != nil {
+			os.Exit(125) //nolint:forbidigo // this process is libcontainer's init
+		}
 		libcontainer.Init()
 	}
 }
@@ -81,11 +84,12 @@ func containerConfig(m *Mapping) *configs.Config {
 	return c
 }
 
-// Container is a started container whose init waits for its plan.
+// Container is a container that is being started, or whose init waits for its plan.
 type Container struct {
 	container *libcontainer.Container
 	process   *libcontainer.Process
 	control   *net.UnixConn
+	theirs    *os.File // the init's end of control, until it is started
 	pid       int
 }
 
@@ -97,25 +101,18 @@ func (b *Builder) create() (err error) {
 	return nil
 }
 
-// Start starts the container up to its init, which waits for a plan. The calling
-// goroutine must be locked to a thread that outlives the container: the init dies
-// with that thread. stdio may hold nil where the init opens its own.
-func (b *Builder) Start(stdio [3]*os.File) (*Container, error) {
+// NewContainer makes what Start starts.
+func (b *Builder) NewContainer() (*Container, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("making the init's control socket: %w", err)
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "control")
-	defer theirs.Close()
 	control, err := unixConn(os.NewFile(uintptr(fds[0]), "init"))
 	if err != nil {
-		return nil, fmt.Errorf("making the init's control socket: %w", err)
+		return nil, errors.Join(fmt.Errorf("making the init's control socket: %w", err), theirs.Close())
 	}
-	c := &Container{container: b.container, process: initProcess(stdio, theirs), control: control}
-	if err := c.start(); err != nil {
-		return nil, errors.Join(err, control.Close())
-	}
-	return c, nil
+	return &Container{container: b.container, process: initProcess(theirs), control: control, theirs: theirs}, nil
 }
 
 // unixConn takes over a socket; waiting on it then costs no thread.
@@ -128,24 +125,17 @@ func unixConn(socket *os.File) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil //nolint:forcetypeassert // made by socketpair above
 }
 
-func initProcess(stdio [3]*os.File, control *os.File) *libcontainer.Process {
-	p := &libcontainer.Process{
+func initProcess(control *os.File) *libcontainer.Process {
+	return &libcontainer.Process{
 		Args: []string{initPath}, Env: append([]string{"PATH=/"}, brokenEnv()...), Cwd: "/", Init: true, ExtraFiles: []*os.File{control},
 	}
-	// A nil *os.File in an interface would not be nil.
-	if stdio[0] != nil {
-		p.Stdin = stdio[0]
-	}
-	if stdio[1] != nil {
-		p.Stdout = stdio[1]
-	}
-	if stdio[2] != nil {
-		p.Stderr = stdio[2]
-	}
-	return p
 }
 
-func (c *Container) start() (err error) {
+// Start starts the container up to its init, which waits for a plan. libcontainer's part
+// of that waits for Release, and nothing of the run is in it before. The calling goroutine
+// must be locked to a thread that outlives the container: the init dies with that thread.
+func (c *Container) Start() (err error) {
+	defer c.theirs.Close()
 	// libcontainer's init needs one thread; told from the start, its runtime makes no more.
 	if err := os.Setenv("GOMAXPROCS", "1"); err != nil {
 		return fmt.Errorf("starting the container: %w", err)

@@ -8,7 +8,10 @@ package stage
 import "C"
 
 import (
+	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"syscall"
 )
 
@@ -47,6 +50,29 @@ func Current() Self {
 		s.Socket = os.NewFile(uintptr(C.sbx_socket), "stage")
 	}
 	return s
+}
+
+// FreeProcess gives a process that has one thread the processors that the caller of sbx
+// may use: what starts it may keep to some of them, or have given it others.
+func FreeProcess(pid int) error {
+	if n := C.sbx_free(C.int(pid)); n < 0 {
+		return fmt.Errorf("giving process %d the caller's processors: %w", pid, syscall.Errno(-n))
+	}
+	return nil
+}
+
+// Free gives this process the processors that the caller may use: a fencing sbx keeps to
+// half of them while it starts. What is not given is only slower.
+func Free() {
+	for range 2 { // those that are made meanwhile are like the thread that makes them
+		threads, _ := os.ReadDir("/proc/self/task")
+		for _, t := range threads {
+			if thread, err := strconv.Atoi(t.Name()); err == nil {
+				C.sbx_free(C.int(thread))
+			}
+		}
+	}
+	runtime.SetDefaultGOMAXPROCS()
 }
 
 // IDMap opens a user namespace that shows the file owner uid:gid as kuid:kgid,

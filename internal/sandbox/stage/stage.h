@@ -34,6 +34,10 @@ int sbx_forbid_unix_sockets(void);
 // nothing but what lies beneath the writable paths. Returns -1 and errno.
 int sbx_landlock(uint32_t abi, char **writable);
 
+// Lets a thread, 0 for the calling one, run on all processors that the caller of sbx may
+// use. Returns 1 if it was kept from some, 0 if it was not, or -errno.
+int sbx_free(int thread);
+
 // Opens a user namespace in which id 0 stands for `kuid`/`kgid` of this
 // namespace, for idmapped mounts. Returns its descriptor or -errno.
 int sbx_idmap_userns(unsigned int disk_uid, unsigned int disk_gid, unsigned int kuid, unsigned int kgid);
