@@ -247,7 +247,7 @@ func TestOutputThatFailsIsStatus255(t *testing.T) {
 func TestCase20_MuchData(t *testing.T) {
 	lab := sbxtest.NewLab(t)
 	everyone(t, func(t *testing.T, who sbxtest.User) {
-		got := outside(t, lab, who, `head -c 20971520 /dev/urandom >data
+		got := outside(t, lab, who, `head -c 200M /dev/urandom >data
 			sha256sum <data; "$SBX" exec -- cat <data | sha256sum; cat data | "$SBX" exec -- cat | sha256sum
 			"$SBX" exec -- sha256sum <data`)
 		succeeded(t, got)

@@ -18,6 +18,7 @@ import (
 	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/grant"
+	"github.com/fractalboxdev/sbx/internal/handshake"
 	"github.com/fractalboxdev/sbx/internal/host"
 	"github.com/fractalboxdev/sbx/internal/netns"
 	"github.com/fractalboxdev/sbx/internal/pki"
@@ -428,7 +429,7 @@ func (f *fence) sendServing(files map[string][]byte) error {
 
 // runnerError prefers the runner's own words over the broken connection.
 func (f *fence) runnerError(err error) error {
-	if errors.Is(err, unix.EPIPE) {
+	if _, said := errors.AsType[*handshake.Failure](err); !said && errors.Is(err, unix.EPIPE) {
 		if _, said := f.conn.Receive(); said != nil {
 			return said
 		}

@@ -3,6 +3,7 @@
 package fence
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -116,7 +117,8 @@ func (r *runner) run() error {
 		return &step{"mount-tree", err}
 	}
 	rest := async(func() ([]byte, error) { return r.makeRest(network, spec.UserNamespaces) })
-	if err := errors.Join(builder.Release(r.container, stdio), <-started); err != nil {
+	unreleased := builder.Release(r.container, stdio)
+	if err := cmp.Or(<-started, unreleased); err != nil { // that it has ended follows from why
 		return &step{"container", err}
 	}
 	for _, f := range m.Files {
