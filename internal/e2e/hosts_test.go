@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -330,14 +332,25 @@ func TestCase29_HostLoopback(t *testing.T) {
 // The threads of a busy supervisor come and go; the command stays.
 func TestCase23_ThreadsComeAndGo(t *testing.T) {
 	lab := sbxtest.NewLab(t)
+	const script = `for i in {1..60}; do (exec 3<>/dev/tcp/198.51.100.1/$((8000+i)); getent hosts n$i.test; cat <&3) >/dev/null 2>&1 & done; wait; for i in {1..60}; do getent hosts m$i.test >/dev/null & done; wait; echo ok`
 	everyone(t, func(t *testing.T, who sbxtest.User) {
-		for i := range 20 {
-			procs := strconv.Itoa(1 + i%16)
-			cmd := lab.Command(t, who, "sbx", "exec", "--", "bash", "-c",
-				`for i in {1..60}; do (exec 3<>/dev/tcp/198.51.100.1/$((8000+i)); getent hosts n$i.test; cat <&3) >/dev/null 2>&1 & done; wait; for i in {1..60}; do getent hosts m$i.test >/dev/null & done; wait; echo ok`)
-			cmd.Env = append(cmd.Env, "GOMAXPROCS="+procs, "GODEBUG=asyncpreemptoff=0")
-			got := lab.RunCommand(t, who, cmd)
-			printed(t, got, "ok\n")
+		runs := make([]int, 20)
+		for i := range runs {
+			runs[i] = 1 + i%16
+		}
+		for together := range slices.Chunk(runs, 4) {
+			cmds, outputs := make([]*exec.Cmd, len(together)), make([]*output, len(together))
+			for i, procs := range together {
+				cmds[i], outputs[i] = lab.Command(t, who, "sbx", "exec", "--quiet", "--", "bash", "-c", script), newOutput()
+				cmds[i].Env = append(cmds[i].Env, "GOMAXPROCS="+strconv.Itoa(procs), "GODEBUG=asyncpreemptoff=0")
+				cmds[i].Stdout, cmds[i].Stderr = outputs[i], outputs[i]
+				lab.Start(t, cmds[i])
+			}
+			for i, cmd := range cmds {
+				if exit := sbxtest.Wait(t, cmd); exit != 0 || outputs[i].String() != "ok\n" {
+					t.Errorf("with GOMAXPROCS=%d: exit status %d, %s", together[i], exit, outputs[i])
+				}
+			}
 		}
 	})
 }
