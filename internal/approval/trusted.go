@@ -8,10 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
+	"github.com/fractalboxdev/sbx/internal/links"
 	"github.com/fractalboxdev/sbx/internal/sshsig"
 )
 
@@ -21,9 +21,6 @@ const (
 	maxApproval = 64 << 10
 	maxSigners  = 1 << 20
 )
-
-// maxLinks bounds symbolic links on the way to a file, as the kernel does.
-const maxLinks = 40
 
 // signers reads the operator's allowed_signers file.
 func (o Options) signers() (sshsig.Signers, error) {
@@ -73,14 +70,11 @@ func (o Options) walk(path string) (string, error) {
 		return "", fmt.Errorf("%s is not an absolute path", path)
 	}
 	forbidden := identities(o.Forbidden)
-	done, rest := "/", split(path)
-	for links := 0; len(rest) > 0; {
-		at := filepath.Join(done, rest[0])
+	real, err := links.Follow(path, func(at string) (target string, err error) {
 		info, err := os.Lstat(at)
 		if err != nil {
 			return "", fmt.Errorf("finding %s: %w", path, err)
 		}
-		rest = rest[1:]
 		if slices.ContainsFunc(forbidden, func(known fs.FileInfo) bool { return os.SameFile(known, info) }) {
 			return "", fmt.Errorf("%s can be written from inside a sandbox", at)
 		}
@@ -88,23 +82,17 @@ func (o Options) walk(path string) (string, error) {
 			return "", err
 		}
 		if info.Mode()&fs.ModeSymlink == 0 {
-			done = at
-			continue
+			return "", nil
 		}
-		target, err := os.Readlink(at)
-		if links++; err != nil || links > maxLinks {
-			return "", fmt.Errorf("the links of %s cannot be followed", path)
+		if target, err = os.Readlink(at); err != nil {
+			return "", links.ErrUnfollowed
 		}
-		if filepath.IsAbs(target) {
-			done = "/"
-		}
-		rest = append(split(target), rest...)
+		return target, nil
+	})
+	if errors.Is(err, links.ErrUnfollowed) {
+		err = fmt.Errorf("finding %s: %w", path, err)
 	}
-	return done, nil
-}
-
-func split(path string) []string {
-	return slices.DeleteFunc(strings.Split(path, "/"), func(s string) bool { return s == "" || s == "." })
+	return real, err
 }
 
 // identities looks paths up, so that no other name leads below them; what does

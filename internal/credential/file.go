@@ -6,20 +6,16 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 
+	"github.com/fractalboxdev/sbx/internal/links"
 	"github.com/fractalboxdev/sbx/internal/secret"
 )
 
 // ErrUntrusted is wrapped when a file could have been written by somebody who may
 // not decide what is sent.
 var ErrUntrusted = errors.New("the file cannot be trusted")
-
-// maxLinks bounds symbolic links on the way to a file, as the kernel does.
-const maxLinks = 40
 
 // file returns the text of a file, "" when it is not there.
 func (r Reader) file(name string) (string, error) {
@@ -69,36 +65,23 @@ func (r Reader) open(name string) (*os.File, error) {
 
 // resolve follows symbolic links one by one and checks everything on the way.
 func (r Reader) resolve(name string) (string, error) {
-	done, rest := "/", split(name)
-	for links := 0; len(rest) > 0; {
-		next := filepath.Join(done, rest[0])
-		rest = rest[1:]
-		info, err := os.Lstat(next)
+	real, err := links.Follow(name, func(at string) (target string, err error) {
+		info, err := os.Lstat(at)
 		if err != nil {
 			return "", fmt.Errorf("finding %s: %w", name, err)
 		}
-		if err := r.checkPlace(next, info); err != nil {
+		if err := r.checkPlace(at, info); err != nil || info.Mode()&fs.ModeSymlink == 0 {
 			return "", err
 		}
-		if info.Mode()&fs.ModeSymlink == 0 {
-			done = next
-			continue
+		if target, err = os.Readlink(at); err != nil {
+			return "", links.ErrUnfollowed
 		}
-		target, err := os.Readlink(next)
-		if links++; err != nil || links > maxLinks {
-			return "", fmt.Errorf("finding %s: %w: its symbolic links cannot be followed", name, ErrUntrusted)
-		}
-		if filepath.IsAbs(target) {
-			done = "/"
-		}
-		rest = append(split(target), rest...)
+		return target, nil
+	})
+	if errors.Is(err, links.ErrUnfollowed) {
+		err = fmt.Errorf("finding %s: %w: %w", name, ErrUntrusted, err)
 	}
-	return done, nil
-}
-
-// split keeps "..", which filepath.Join resolves against what was reached.
-func split(name string) []string {
-	return slices.DeleteFunc(strings.Split(name, "/"), func(s string) bool { return s == "" || s == "." })
+	return real, err
 }
 
 func (r Reader) checkPlace(place string, info fs.FileInfo) error {

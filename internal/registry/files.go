@@ -10,13 +10,12 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/fractalboxdev/sbx/internal/links"
 )
 
 // maxFile bounds a configuration or source file, in bytes.
 const maxFile = 1 << 20
-
-// maxLinks bounds symbolic links on the way to a file, as the kernel does.
-const maxLinks = 40
 
 // ErrUntrusted is wrapped when a file that would count could have been written by
 // somebody who may not decide where clients ask.
@@ -70,40 +69,30 @@ func (r *Resolver) resolve(path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		return "", fmt.Errorf("resolving %s: %w: the path is not absolute", path, ErrUntrusted)
 	}
-	done, rest := "/", splitPath(path)
-	for links := 0; len(rest) > 0; {
-		next := filepath.Join(done, rest[0])
-		rest = rest[1:]
-		if r.checked[next] {
-			done = next
-			continue
+	real, err := links.Follow(path, func(at string) (target string, err error) {
+		if r.checked[at] {
+			return "", nil
 		}
-		info, err := os.Lstat(r.opts.Root + next)
+		info, err := os.Lstat(r.opts.Root + at)
 		if err != nil {
 			return "", fmt.Errorf("resolving %s: %w", path, err)
 		}
-		if err := r.checkPlace(path, next, info); err != nil {
+		if err := r.checkPlace(path, at, info); err != nil {
 			return "", err
 		}
 		if info.Mode()&fs.ModeSymlink == 0 {
-			done, r.checked[next] = next, info.IsDir()
-			continue
+			r.checked[at] = info.IsDir()
+			return "", nil
 		}
-		target, err := os.Readlink(r.opts.Root + next)
-		if links++; err != nil || links > maxLinks {
-			return "", fmt.Errorf("resolving %s: %w: its symbolic links cannot be followed", path, ErrUntrusted)
+		if target, err = os.Readlink(r.opts.Root + at); err != nil {
+			return "", links.ErrUnfollowed
 		}
-		if filepath.IsAbs(target) {
-			done = "/"
-		}
-		rest = append(splitPath(target), rest...)
+		return target, nil
+	})
+	if errors.Is(err, links.ErrUnfollowed) {
+		err = fmt.Errorf("resolving %s: %w: %w", path, ErrUntrusted, err)
 	}
-	return done, nil
-}
-
-// splitPath keeps "..", which filepath.Join resolves against what was reached.
-func splitPath(path string) []string {
-	return slices.DeleteFunc(strings.Split(path, "/"), func(s string) bool { return s == "" || s == "." })
+	return real, err
 }
 
 func (r *Resolver) checkPlace(path, place string, info fs.FileInfo) error {
@@ -184,7 +173,7 @@ func (r *Resolver) program(name string) (real string, found bool) {
 // and npx put all node_modules/.bin above the working directory on PATH, and a
 // virtual environment of Python is activated.
 func (r *Resolver) ofProject(dir string) bool {
-	if slices.Contains(splitPath(dir), "node_modules") {
+	if slices.Contains(strings.Split(dir, "/"), "node_modules") {
 		return true
 	}
 	_, err := os.Lstat(r.opts.Root + filepath.Join(filepath.Dir(filepath.Clean(dir)), "pyvenv.cfg"))

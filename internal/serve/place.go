@@ -6,13 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
-)
 
-// maxLinks bounds symbolic links on the way to a directory, as the kernel does.
-const maxLinks = 40
+	"github.com/fractalboxdev/sbx/internal/links"
+)
 
 // place returns a directory without links, made where it was missing, once nobody but
 // root and the caller can put another in its place: whoever could would answer in the
@@ -23,9 +20,7 @@ func place(dir string, rootUID int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("finding %s: %w", dir, err)
 	}
-	done, rest := "/", parts(abs)
-	for links := 0; len(rest) > 0; {
-		at := filepath.Join(done, rest[0])
+	real, err := links.Follow(abs, func(at string) (target string, err error) {
 		info, err := os.Lstat(at)
 		if errors.Is(err, fs.ErrNotExist) {
 			if err = os.Mkdir(at, 0o700); err == nil {
@@ -38,28 +33,21 @@ func place(dir string, rootUID int) (string, error) {
 		if err := own(at, info, rootUID); err != nil {
 			return "", err
 		}
-		rest = rest[1:]
 		switch {
 		case info.IsDir():
-			done = at
-			continue
+			return "", nil
 		case info.Mode()&fs.ModeSymlink == 0:
 			return "", fmt.Errorf("%s is not a directory", at)
 		}
-		target, err := os.Readlink(at)
-		if links++; err != nil || links > maxLinks {
-			return "", fmt.Errorf("the links of %s cannot be followed", dir)
+		if target, err = os.Readlink(at); err != nil {
+			return "", links.ErrUnfollowed
 		}
-		if filepath.IsAbs(target) {
-			done = "/"
-		}
-		rest = append(parts(target), rest...)
+		return target, nil
+	})
+	if errors.Is(err, links.ErrUnfollowed) {
+		err = fmt.Errorf("finding %s: %w", dir, err)
 	}
-	return done, nil
-}
-
-func parts(path string) []string {
-	return slices.DeleteFunc(strings.Split(path, "/"), func(s string) bool { return s == "" || s == "." })
+	return real, err
 }
 
 // own demands that a directory or link belongs to root or the caller and that nobody
