@@ -346,6 +346,7 @@ func (b *Builder) prepareTarget(target string, dir bool) error {
 // placeOwned is place for files of the caller's. Where a file system cannot show them
 // as the command's, read-only ones show as somebody else's: that gives away less.
 func (b *Builder) placeOwned(fd int, e Entry, attr *unix.MountAttr) error {
+	attr.Propagation = unix.MS_PRIVATE // as in place
 	if attr.Attr_set&unix.MOUNT_ATTR_IDMAP != 0 && !e.Writable {
 		err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr)
 		if err == nil {
@@ -358,9 +359,11 @@ func (b *Builder) placeOwned(fd int, e Entry, attr *unix.MountAttr) error {
 	return b.place(fd, e.Target, attr)
 }
 
-// place changes a detached mount and attaches it, never through a symlink.
+// place changes a detached mount and attaches it, never through a symlink. What the host
+// mounts later must not appear in it, with the host's own flags.
 func (b *Builder) place(fd int, target string, attr *unix.MountAttr) error {
 	defer unix.Close(fd)
+	attr.Propagation = unix.MS_PRIVATE
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
 		if attr.Attr_set&unix.MOUNT_ATTR_IDMAP != 0 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM)) {
 			return fmt.Errorf("%w (%w)", ErrNotIDMappable, err)

@@ -129,12 +129,14 @@ static void cover_proc(void)
 }
 
 // The second user namespace is the second wall: the command's own, without
-// power over the network and mount namespaces, and with the caller's uid.
+// power over the network namespace and what is mounted, and with the caller's uid. The
+// copy of the mounts that it gets is locked by the kernel (mount_namespaces(7)): as they
+// are, not even a capability takes one of them away, or gives it back what it may not.
 static void enter_own_user(const struct plan_head *h)
 {
 	char map[64];
 
-	if (unshare(CLONE_NEWUSER) < 0)
+	if (unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0)
 		fail("second-user-namespace");
 	write_file("/proc/self/setgroups", "deny");
 	snprintf(map, sizeof map, "%u 0 1", h->uid);

@@ -53,9 +53,10 @@ func Current() Self {
 }
 
 // FreeProcess gives a process that has one thread the processors that the caller of sbx
-// may use: what starts it may keep to some of them, or have given it others.
+// may use: what starts it may keep to some of them, or have given it others. Where its
+// control group has come to allow none of those, it has what the kernel gave it instead.
 func FreeProcess(pid int) error {
-	if n := C.sbx_free(C.int(pid)); n < 0 {
+	if n := C.sbx_free(C.int(pid)); n < 0 && n != -C.int(syscall.EINVAL) {
 		return fmt.Errorf("giving process %d the caller's processors: %w", pid, syscall.Errno(-n))
 	}
 	return nil
