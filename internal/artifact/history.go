@@ -1,14 +1,19 @@
 package artifact
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fractalboxdev/sbx/internal/event"
 )
 
 // History returns the ids of all runs of a state directory, newest first; those that
@@ -73,31 +78,63 @@ func Remove(stateDir, id string) error {
 	return nil
 }
 
-// maxReceipt bounds what is read of a receipt, in bytes.
-const maxReceipt = 16 << 20
+// Bounds of what is read of one file of a run's records, in bytes.
+const (
+	maxReceipt = 16 << 20
+	maxDenials = 1 << 30
+)
 
 // ReadReceipt returns the receipt of a run, as it was written. It is an os.ErrNotExist
 // where there is none.
 func ReadReceipt(stateDir, id string) ([]byte, error) {
+	return readRecord(stateDir, id, ReceiptFile, maxReceipt)
+}
+
+// ReadDenials returns the denials of a run that has ended. It is an os.ErrNotExist where
+// there is no record of them.
+func ReadDenials(stateDir, id string) (rows []event.Denial, err error) {
+	text, err := readRecord(stateDir, id, DenialsFile, maxDenials)
+	if err != nil {
+		return nil, err
+	}
+	for line := range bytes.Lines(text) {
+		var row event.Denial
+		if err := json.Unmarshal(line, &row); err != nil {
+			return nil, fmt.Errorf("reading the denials of run %s: %w", id, err)
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+func readRecord(stateDir, id, name string, limit int64) ([]byte, error) {
 	if !ValidID(id) {
-		return nil, fmt.Errorf("reading the receipt of run %q: not a run id", id)
+		return nil, fmt.Errorf("reading %s of run %q: not a run id", name, id)
 	}
-	state, err := openState(stateDir, false)
+	text, err := readBounded(stateDir, filepath.Join(runsDir, id, name), limit)
 	if err != nil {
-		return nil, fmt.Errorf("reading the receipt of run %s: %w", id, err)
-	}
-	defer state.Close()
-	f, err := state.Open(filepath.Join(runsDir, id, ReceiptFile))
-	if err != nil {
-		return nil, fmt.Errorf("reading the receipt of run %s: %w", id, err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxReceipt+1))
-	if err == nil && len(text) > maxReceipt {
-		err = fmt.Errorf("it is larger than %d bytes", maxReceipt)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the receipt of run %s: %w", id, err)
+		return nil, fmt.Errorf("reading %s of run %s: %w", name, id, err)
 	}
 	return text, nil
+}
+
+func readBounded(stateDir, name string, limit int64) ([]byte, error) {
+	state, err := openState(stateDir, false)
+	if err != nil {
+		return nil, err
+	}
+	defer state.Close()
+	f, err := state.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, errors.New("it is not a regular file"))
+	}
+	text, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(text)) > limit {
+		err = fmt.Errorf("it is larger than %d bytes", limit)
+	}
+	return text, err
 }

@@ -70,16 +70,27 @@ func (f framer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// append writes one frame with one write. Past the bound there is one last frame.
+// append writes one frame with one write. At the bound there is the rest that has room, and
+// one last frame.
 func (l *replayLog) append(fd byte, p []byte) error {
 	switch {
 	case l.room < 0:
 		return nil
 	case l.room < int64(len(p)):
-		l.room, fd, p = -1, 0, nil
-	default:
-		l.room -= int64(len(p))
+		kept := p[:l.room]
+		l.room = -1
+		if len(kept) > 0 {
+			if err := l.write(fd, kept); err != nil {
+				return err
+			}
+		}
+		return l.write(0, nil)
 	}
+	l.room -= int64(len(p))
+	return l.write(fd, p)
+}
+
+func (l *replayLog) write(fd byte, p []byte) error {
 	frame := append(make([]byte, 0, frameHead+len(p)), fd)
 	frame = binary.LittleEndian.AppendUint32(frame, uint32(len(p))) //nolint:gosec // at most maxFrame
 	if _, err := l.file.Write(append(frame, p...)); err != nil {

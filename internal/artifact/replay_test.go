@@ -103,7 +103,8 @@ func TestReplaySaysWhereItIsCut(t *testing.T) {
 	run, r := replayed(t, func(o *Options) { o.MaxOutput = 10 })
 	say(t, run, 1, "12345")
 	_, _ = io.WriteString(run.Stream(1), "1234567890")
-	if got, err := collect(t, r); !errors.Is(err, ErrCut) || got[1] != "12345" {
+	_, _ = io.WriteString(run.Stream(1), "more")
+	if got, err := collect(t, r); !errors.Is(err, ErrCut) || got[1] != "1234512345" {
 		t.Errorf("%q, %v", got, err)
 	}
 }

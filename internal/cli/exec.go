@@ -52,6 +52,7 @@ type execOptions struct {
 	rawTerminal  bool
 	withParent   bool
 	key          string
+	keyGiven     bool
 	stdin        string
 	consumer     string
 	position     string
@@ -85,6 +86,7 @@ func newExecCommand(e *environment) *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.waiting.queueGiven, o.waiting.waitGiven = cmd.Flags().Changed("queue"), cmd.Flags().Changed("wait")
+			o.keyGiven = cmd.Flags().Changed("key")
 			return o.run(cmd.Context(), e, args)
 		},
 	}

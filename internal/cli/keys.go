@@ -24,6 +24,9 @@ const maxStdin = 256 << 20
 
 // applyKey sets what --key and --stdin say.
 func (o *execOptions) applyKey(e *environment, f *fence.Options) error {
+	if o.key == "" && o.keyGiven {
+		return &usageError{"--key \"\" is no idempotency key", "name one, or leave --key out: a variable may be unset"}
+	}
 	if o.key == "" {
 		if o.stdin != "" {
 			return &usageError{"--stdin needs --key", "redirect it instead: sbx exec ... < " + o.stdin}
@@ -119,7 +122,7 @@ func (e *environment) listKeys(cmd *cobra.Command, scope string, asJSON bool) er
 	err = s.View(cmd.Context(), func(t *store.Tx) error {
 		calls, err := t.Calls(scope)
 		for _, c := range calls {
-			rows = append(rows, keyJSON{c.Key, callState(c), c.Run, c.Payload, c.Irreversible, c.BegunAt, c.FinishedAt})
+			rows = append(rows, keyJSON{c.Key, callState(s.Dir(), c), c.Run, c.Payload, c.Irreversible, c.BegunAt, c.FinishedAt})
 		}
 		return err
 	})
@@ -139,15 +142,19 @@ func (e *environment) listKeys(cmd *cobra.Command, scope string, asJSON bool) er
 	return nil
 }
 
-// callState says how far a call came. A launched one that does not run was cut off.
-func callState(c store.Call) string {
+// callState says how far a call came. A launched one that does not run was cut off, unless
+// its receipt says that it ended: that answers the next call.
+func callState(state string, c store.Call) string {
 	switch {
 	case !c.FinishedAt.IsZero():
 		return "finished"
-	case !c.LaunchedAt.IsZero():
-		return "launched"
+	case c.LaunchedAt.IsZero():
+		return "begun"
 	}
-	return "begun"
+	if ended, _, err := fence.Ended(state, c.Run); ended != nil && err == nil {
+		return "finished"
+	}
+	return "launched"
 }
 
 func (e *environment) forgetKey(cmd *cobra.Command, scope, key string) error {
@@ -162,6 +169,10 @@ func (e *environment) forgetKey(cmd *cobra.Command, scope, key string) error {
 	if was == nil {
 		return &usageError{fmt.Sprintf("there is no key %q of this consumer", key), "\"sbx keys list\" has all"}
 	}
-	e.say.Line("forgotten: the next call under " + key + " runs again; run " + was.Run + " had it")
+	line := "forgotten: the next call under " + key + " runs again; run " + was.Run + " had it"
+	if ended, result, err := fence.Ended(s.Dir(), was.Run); ended != nil && err == nil {
+		line += fmt.Sprintf(", and its command had ended with status %d", result.Status)
+	}
+	e.say.Line(line)
 	return nil
 }

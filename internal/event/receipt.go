@@ -257,6 +257,7 @@ type Check struct {
 type Result struct {
 	Exit     int      `json:"exit"`             // what sbx exits with
 	Ended    bool     `json:"ended"`            // the command ran and was seen to end, whatever sbx exits with
+	Status   int      `json:"status"`           // the command's own status where it ended, whatever sbx exits with
 	Signal   string   `json:"signal,omitempty"` // as in "SIGKILL", when a signal ended the command
 	TimedOut bool     `json:"timed_out"`
 	Killed   bool     `json:"killed"` // by sbx kill

@@ -359,6 +359,7 @@ func (f *fence) exited(status unix.WaitStatus) {
 	default:
 		r.Exit = status.ExitStatus()
 	}
+	r.Status = r.Exit
 }
 
 // noExec explains why the command did not start.

@@ -98,6 +98,8 @@ type fence struct {
 	holding  *store.Holding // of the call under a key
 	followed string         // the run that was followed
 	answered *event.Receipt // of an earlier run, which answers the call
+	denials  []event.Denial // of that run
+	written  *event.Receipt // as it stands in the records: what a later call is answered with
 	launched bool           // the command may have begun
 	settled  bool           // the position is
 
@@ -427,7 +429,7 @@ func (f *fence) finish(err error) Outcome {
 		f.receipt.GrantDigest = f.digest()
 	}
 	if f.answered != nil && f.receipt.Result.Refusal == nil {
-		return Outcome{Receipt: *f.answered, Exit: f.answered.Result.Exit, Dir: f.answered.Directory}
+		return Outcome{Receipt: *f.answered, Exit: f.answered.Result.Exit, Dir: f.answered.Directory, Denials: f.denials}
 	}
 	f.receipt.Secrets = f.secretsUsed()
 	f.receipt.FinishedAt = time.Now().UTC()
@@ -468,6 +470,9 @@ func (f *fence) keep() error {
 	if err := f.run.Finish(f.receipt); err != nil {
 		return fmt.Errorf("writing the receipt: %w", err)
 	}
+	written := f.receipt
+	written.Directory = f.run.Dir()
+	f.written = &written
 	if f.target == nil {
 		return nil
 	}

@@ -10,8 +10,11 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -47,8 +50,17 @@ func ValidKey(key string) bool {
 // KeyScope is where a consumer's keys are unique. Another consumer's are others, as
 // will be those of each kept sandbox.
 func KeyScope(consumer, sandboxKey string) string {
-	text, _ := json.Marshal([]string{consumer, sandboxKey}) // strings always encode
+	text, _ := json.Marshal([]string{exact(consumer), exact(sandboxKey)}) // strings always encode
 	return string(text)
+}
+
+// exact keeps strings apart that are not UTF-8: JSON would write the same character for
+// each of their bytes.
+func exact(s string) string {
+	if utf8.ValidString(s) && !strings.ContainsRune(s, utf8.RuneError) {
+		return s
+	}
+	return string(utf8.RuneError) + strconv.QuoteToASCII(s)
 }
 
 // payload is everything that a call under a key was; what it left out could change
@@ -88,6 +100,7 @@ func (f *fence) payload(s *store.Store) (digest string, err error) {
 	for _, h := range f.secrets {
 		p.Secrets = append(p.Secrets, h.SecretName())
 	}
+	p.keepApart()
 	p.Env = hex.EncodeToString(s.MAC("environment", f.callersEnvironment()...))
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -95,6 +108,27 @@ func (f *fence) payload(s *store.Store) (digest string, err error) {
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), nil
+}
+
+// keepApart makes all strings exact that the caller chose, or names of the host's.
+func (p *payload) keepApart() {
+	p.Workdir = exact(p.Workdir)
+	p.Argv, p.Paths, p.Tree = slices.Clone(p.Argv), slices.Clone(p.Paths), slices.Clone(p.Tree)
+	for i := range p.Argv {
+		p.Argv[i] = exact(p.Argv[i])
+	}
+	for i := range p.Paths {
+		p.Paths[i].Path, p.Paths[i].Real = exact(p.Paths[i].Path), exact(p.Paths[i].Real)
+	}
+	for i := range p.Tree {
+		e := &p.Tree[i]
+		e.Source, e.Target = exact(e.Source), exact(e.Target)
+		files := map[string]string{}
+		for name, content := range e.Files {
+			files[exact(name)] = exact(content)
+		}
+		e.Files = files
+	}
 }
 
 // callersEnvironment is what of the command's environment the caller and the grant
@@ -158,19 +192,32 @@ func (f *fence) beginCall(ctx context.Context, s *store.Store, digest string) er
 	return nil
 }
 
-// endedReceipt is what an sbx left that was killed after it had written its receipt and
-// before it noted the call. Only a whole receipt of a command that was seen to end counts.
-func (f *fence) endedReceipt(run string) ([]byte, error) {
-	text, err := artifact.ReadReceipt(f.o.StateDir, run)
+// Ended returns what an sbx left that was killed after it had written its receipt and
+// before it noted the call; nil where there is nothing of that. Only a whole receipt of a
+// command that was seen to end counts.
+func Ended(stateDir, run string) (text []byte, r event.Result, err error) {
+	text, err = artifact.ReadReceipt(stateDir, run)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		return nil, r, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, r, err
 	}
 	var receipt event.Receipt
 	if json.Unmarshal(text, &receipt) != nil || receipt.Run != run || !receipt.Result.Ended {
-		return nil, nil //nolint:nilerr // half a receipt says nothing
+		return nil, r, nil //nolint:nilerr // half a receipt says nothing
+	}
+	return text, receipt.Result, nil
+}
+
+func (f *fence) endedReceipt(run string) ([]byte, error) {
+	text, _, err := Ended(f.o.StateDir, run)
+	if err != nil {
+		return nil, &event.Refusal{
+			Kind: event.RefusedRecipe, Code: codeOutcomeUnknown, Cause: err,
+			Message: fmt.Sprintf("run %s had the call under key %q, and what became of it cannot be read: %v", run, f.o.Key, err),
+			Next:    "look what it did, then let the key be used again with: sbx keys forget " + f.o.Key,
+		}
 	}
 	return text, nil
 }
@@ -197,18 +244,19 @@ func (f *fence) answer(c store.Call) error {
 	if err := json.Unmarshal(c.Receipt, &receipt); err != nil {
 		return fmt.Errorf("reading the receipt of run %s: %w", c.Run, err)
 	}
+	if r := &receipt.Result; r.Stream != "" && r.Refusal == nil { // that was the other caller's
+		r.Stream, r.Exit = "", r.Status
+	}
 	if f.followed != c.Run { // else the caller has seen it already
-		replay, err := f.openReplay(c.Run)
-		if err != nil {
-			return err
-		}
-		defer replay.Close()
-		screens := f.screens()
-		defer screens.close()
-		if err := screens.show(replay); err != nil {
+		if err := f.replay(c.Run, &receipt.Result); err != nil {
 			return err
 		}
 	}
+	denials, err := artifact.ReadDenials(f.o.StateDir, c.Run)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f.denials = denials
 	if err := f.copyAnswer(c.Run); err != nil {
 		return err
 	}
@@ -218,6 +266,42 @@ func (f *fence) answer(c store.Call) error {
 	}
 	f.answered = &receipt
 	return nil
+}
+
+// replay shows the caller what a run wrote. Where that cannot be passed on, the result
+// becomes what it is for whoever runs the command.
+func (f *fence) replay(run string, r *event.Result) error {
+	replay, err := f.openReplay(run)
+	if err != nil {
+		return err
+	}
+	defer replay.Close()
+	screens := f.screens()
+	defer screens.close()
+	err = screens.show(replay)
+	if out, ok := errors.AsType[*outputError](err); ok {
+		out.noteIn(r)
+		return nil
+	}
+	return err
+}
+
+// outputError is output of an earlier run that could not be passed on.
+type outputError struct{ err error }
+
+func (e *outputError) Error() string {
+	return "passing on the output of an earlier run: " + e.err.Error()
+}
+func (e *outputError) Unwrap() error { return e.err }
+
+// noteIn makes it the result: a reader that went away ends the call as it would end the
+// command.
+func (e *outputError) noteIn(r *event.Result) {
+	if errors.Is(e.err, unix.EPIPE) {
+		r.Exit, r.Signal = 128+int(unix.SIGPIPE), unix.SignalName(unix.SIGPIPE)
+		return
+	}
+	r.Exit, r.Stream = ExitStream, e.Error()
 }
 
 // copyAnswer gives the caller the records of the run that answers.
@@ -245,24 +329,26 @@ func (f *fence) openReplay(run string) (*artifact.Replay, error) {
 }
 
 // screens are the caller's streams for what an earlier run wrote.
-type screens struct{ stdout, stderr *stdio.Screen }
-
-func (f *fence) screens() screens {
-	return screens{stdio.NewScreen(f.o.Stdout, f.o.RawTerminal), stdio.NewScreen(f.o.Stderr, f.o.RawTerminal)}
+type screens struct {
+	stdout, stderr *stdio.Screen
+	cut            bool // it was said that there is no more
 }
 
-func (s screens) close() { _, _ = s.stdout.Close(), s.stderr.Close() }
+func (f *fence) screens() *screens {
+	return &screens{stdout: stdio.NewScreen(f.o.Stdout, f.o.RawTerminal), stderr: stdio.NewScreen(f.o.Stderr, f.o.RawTerminal)}
+}
 
-// show writes what a replay has so far.
-func (s screens) show(replay *artifact.Replay) error {
+func (s *screens) close() { _, _ = s.stdout.Close(), s.stderr.Close() }
+
+// show writes what a replay has so far. An *outputError says that the caller's end failed.
+func (s *screens) show(replay *artifact.Replay) error {
 	for {
 		fd, piece, err := replay.Next()
 		switch {
-		case errors.Is(err, io.EOF):
+		case errors.Is(err, io.EOF) || s.cut && errors.Is(err, artifact.ErrCut):
 			return nil
 		case errors.Is(err, artifact.ErrCut):
-			_, err = fmt.Fprintf(s.stderr, "sbx: %v\n", artifact.ErrCut)
-			return err
+			s.cut, fd, piece = true, 2, []byte("sbx: "+artifact.ErrCut.Error()+"\n")
 		case err != nil:
 			return err
 		}
@@ -271,7 +357,7 @@ func (s screens) show(replay *artifact.Replay) error {
 			to = s.stderr
 		}
 		if _, err := to.Write(piece); err != nil {
-			return fmt.Errorf("passing on the output of an earlier run: %w", err)
+			return &outputError{err}
 		}
 	}
 }
@@ -306,7 +392,12 @@ func (f *fence) follow(ctx context.Context, running *store.Following) error {
 			}
 		}
 		if replay != nil {
-			if err := screens.show(replay); err != nil {
+			err := screens.show(replay)
+			if out, ok := errors.AsType[*outputError](err); ok {
+				f.leave(out)
+				return nil
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -315,6 +406,16 @@ func (f *fence) follow(ctx context.Context, running *store.Following) error {
 		}
 	}
 	return nil
+}
+
+// leave ends the following where the caller has nowhere to see it any more. The run goes on.
+func (f *fence) leave(out *outputError) {
+	r := f.receipt
+	key := *r.Idempotency
+	key.Joined = true
+	r.Idempotency, r.FinishedAt, r.Result = &key, time.Now().UTC(), event.Result{}
+	out.noteIn(&r.Result)
+	f.answered = &r
 }
 
 // interrupted ends the following when the caller's signal asks for it. The run that
@@ -359,8 +460,13 @@ func (f *fence) settle(out Outcome) Outcome {
 	switch {
 	case err != nil:
 	case out.Receipt.Result.Ended:
+		// What became of this caller's copy of the records is no part of the call.
+		receipt := &out.Receipt
+		if f.written != nil {
+			receipt = f.written
+		}
 		var text []byte
-		if text, err = json.Marshal(out.Receipt); err == nil {
+		if text, err = json.Marshal(receipt); err == nil {
 			err = f.holding.Finish(ctx, time.Now(), f.redactor.JSON(text))
 		}
 	case !f.launched || out.Exit == ExitNotFound || out.Exit == ExitNotExecutable:
