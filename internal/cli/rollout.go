@@ -36,12 +36,12 @@ func newRolloutCommand(e *environment) *cobra.Command {
 	cmd.Long = rolloutHelp
 	cmd.AddCommand(
 		newRolloutStart(e), newRolloutStatus(e),
-		newRolloutStep(e, "confirm", "Say that what the runs need is granted", true, func(t *store.Tx, r rollout.Record, by string, now time.Time) error {
-			next, err := rollout.Confirmed(r, by, now)
+		newRolloutStep(e, "confirm", "Say that what the runs need is granted", true, func(t *store.Tx, r, shown rollout.Record, by string, now time.Time) error {
+			next, err := rollout.Confirmed(r, shown, by, now)
 			return orPut(t, next, err)
 		}),
 		newRolloutStep(e, "graduate", "Take the next step up", false, graduate),
-		newRolloutStep(e, "revert", "End the rollout: enforce from now on", false, func(t *store.Tx, r rollout.Record, _ string, _ time.Time) error {
+		newRolloutStep(e, "revert", "End the rollout: enforce from now on", false, func(t *store.Tx, r, _ rollout.Record, _ string, _ time.Time) error {
 			return t.DropRollout(r.Name)
 		}),
 	)
@@ -56,7 +56,7 @@ func orPut(t *store.Tx, r rollout.Record, err error) error {
 }
 
 // graduate waits for the runs that are under way: they may still bring news.
-func graduate(t *store.Tx, r rollout.Record, by string, now time.Time) error {
+func graduate(t *store.Tx, r, _ rollout.Record, by string, now time.Time) error {
 	if r.Position == rollout.Report {
 		runs, err := t.Observed(r.Name)
 		if err != nil {
@@ -132,14 +132,19 @@ func (o *rolloutStart) run(ctx context.Context, e *environment, given string) er
 	})
 }
 
+// rolloutStep changes a rollout. Shown is what a person saw of it before, where the step
+// asks one: runs may have ended since.
+type rolloutStep func(t *store.Tx, r, shown rollout.Record, by string, now time.Time) error
+
 // newRolloutStep makes a command that changes a rollout which exists.
-func newRolloutStep(e *environment, use, short string, asks bool, step func(*store.Tx, rollout.Record, string, time.Time) error) *cobra.Command {
+func newRolloutStep(e *environment, use, short string, asks bool, step rolloutStep) *cobra.Command {
 	var yes, asJSON bool
 	cmd := &cobra.Command{
 		Use: use + " NAME", Short: short, Args: exactly("NAME"), Long: rolloutHelp,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			var shown rollout.Record
 			if asks {
-				if err := e.askAboutRows(cmd.Context(), args[0], yes); err != nil {
+				if shown, err = e.askAboutRows(cmd.Context(), args[0], yes); err != nil {
 					return err
 				}
 			}
@@ -147,7 +152,7 @@ func newRolloutStep(e *environment, use, short string, asks bool, step func(*sto
 				if r == nil {
 					return noRollout(args[0])
 				}
-				return step(t, *r, whoami(), time.Now().UTC())
+				return step(t, *r, shown, whoami(), time.Now().UTC())
 			})
 		},
 	}
@@ -179,14 +184,15 @@ func (e *environment) sure(yes bool, what string) error {
 	return nil
 }
 
-// askAboutRows shows what enforce would refuse before a person confirms it.
-func (e *environment) askAboutRows(ctx context.Context, name string, yes bool) error {
+// askAboutRows shows what enforce would refuse before a person confirms it, and returns
+// what it showed.
+func (e *environment) askAboutRows(ctx context.Context, name string, yes bool) (rollout.Record, error) {
 	r, _, err := e.readRollout(ctx, name)
 	if err != nil {
-		return err
+		return r, err
 	}
 	e.rolloutRows(r)
-	return e.sure(yes, fmt.Sprintf("enforce will refuse the %d kinds of requests above, and whatever else is not granted", len(r.Rows)))
+	return r, e.sure(yes, fmt.Sprintf("enforce will refuse the %d kinds of requests above, and whatever else is not granted", len(r.Rows)))
 }
 
 // changeRollout changes one rollout in one transaction, and shows it afterwards.

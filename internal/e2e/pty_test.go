@@ -28,6 +28,13 @@ type terminal struct {
 // sbx's.
 func inTerminal(t *testing.T, lab *sbxtest.Lab, who sbxtest.User, argv ...string) *terminal {
 	t.Helper()
+	first := slices.IndexFunc(argv, func(word string) bool { return !strings.HasPrefix(word, "-") })
+	return onTerminal(t, lab, who, slices.Concat([]string{"exec"}, argv[:first], []string{"--"}, argv[first:])...)
+}
+
+// onTerminal starts sbx on a new terminal.
+func onTerminal(t *testing.T, lab *sbxtest.Lab, who sbxtest.User, argv ...string) *terminal {
+	t.Helper()
 	master, slave, err := pty.Open()
 	if err != nil {
 		t.Fatal(err)
@@ -37,8 +44,7 @@ func inTerminal(t *testing.T, lab *sbxtest.Lab, who sbxtest.User, argv ...string
 	}
 	term := &terminal{master: master, slave: slave, screen: newOutput()}
 	term.before = modes(t, slave)
-	first := slices.IndexFunc(argv, func(word string) bool { return !strings.HasPrefix(word, "-") })
-	term.cmd = lab.Command(t, who, slices.Concat([]string{"sbx", "exec"}, argv[:first], []string{"--"}, argv[first:])...)
+	term.cmd = lab.Command(t, who, append([]string{"sbx"}, argv...)...)
 	term.cmd.Stdin, term.cmd.Stdout, term.cmd.Stderr = slave, slave, slave
 	term.cmd.SysProcAttr.Setsid, term.cmd.SysProcAttr.Setctty = true, true
 	lab.Start(t, term.cmd)

@@ -115,3 +115,34 @@ func TestRolloutKnowsOfKilledRuns(t *testing.T) {
 		host(t, lab, who, 0, "sbx", "rollout", "revert", "nightly")
 	})
 }
+
+// A row that comes while a person looks at the others is not confirmed with them.
+func TestRolloutConfirmsOnlyWhatWasShown(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		confirmed := func() string {
+			return host(t, lab, who, 0, "sh", "-c", sbxtest.Binary(t)+" rollout status nightly | sed -n 's/^confirmed *//p'")
+		}
+		host(t, lab, who, 0, "sbx", "rollout", "start", "nightly", "--kind", "lean", "--yes")
+		rolled(t, lab, who, "curl -s http://seen.test/; true")
+		term := onTerminal(t, lab, who, "rollout", "confirm", "nightly")
+		term.screen.until(t, "type yes: ")
+		says(t, term.screen.String(), "seen.test")
+		rolled(t, lab, who, "curl -s http://unseen.test/; true")
+		term.press(t, "yes\r")
+		term.ends(t, 125)
+		term.screen.until(t, "is not what was shown any more")
+		if got := confirmed(); got != "-\n" {
+			t.Errorf("confirmed: %s", got)
+		}
+		term = onTerminal(t, lab, who, "rollout", "confirm", "nightly")
+		term.screen.until(t, "type yes: ")
+		says(t, term.screen.String(), "seen.test", "unseen.test")
+		term.press(t, "yes\r")
+		term.ends(t, 0)
+		if got := confirmed(); got == "-\n" {
+			t.Error("it was looked at, and is not confirmed")
+		}
+		host(t, lab, who, 0, "sbx", "rollout", "revert", "nightly")
+	})
+}

@@ -154,18 +154,23 @@ func Observe(r Record, grant string, rows []Row, complete bool, now time.Time) (
 
 func (r Record) fresh(rows []Row) []Row {
 	known := make(map[Row]bool, len(r.Rows))
-	plain := func(row Row) Row { row.FirstAt = time.Time{}; return row }
 	for _, row := range r.Rows {
-		known[plain(row)] = true
+		known[row.plain()] = true
 	}
 	var fresh []Row
 	for _, row := range rows {
-		if !known[plain(row)] {
-			known[plain(row)] = true
+		if !known[row.plain()] {
+			known[row.plain()] = true
 			fresh = append(fresh, row)
 		}
 	}
 	return fresh
+}
+
+// plain is the kind of request without its time.
+func (row Row) plain() Row {
+	row.FirstAt = time.Time{}
+	return row
 }
 
 func (r Record) reopened(now time.Time, why string) Record {
@@ -185,16 +190,24 @@ func Interrupted(r Record, now time.Time) Record {
 	return r
 }
 
-// Confirmed notes a person's word.
-func Confirmed(r Record, by string, now time.Time) (Record, error) {
+// Confirmed notes a person's word, which is for what the person was shown and nothing else.
+func Confirmed(r, shown Record, by string, now time.Time) (Record, error) {
 	switch {
 	case r.Position != Report:
 		return r, wrong("there is nothing to confirm at %s", r.Position)
 	case r.Opened.IsZero():
 		return r, wrong("no run under %s has ended yet, so nothing is known of what it asks for", Report)
+	case !r.asksLike(shown):
+		return r, wrong("the grant of its runs, or what they would be denied, is not what was shown any more; confirm it again, which shows it as it is now")
 	}
 	r.Confirm = &Confirmation{By: by, At: now}
 	return r.changed(by, now, "confirm"), nil
+}
+
+// asksLike reports whether what enforce would refuse is the same in both.
+func (r Record) asksLike(other Record) bool {
+	same := func(a, b Row) bool { return a.plain() == b.plain() }
+	return r.Since.Equal(other.Since) && r.Grant == other.Grant && r.Lost == other.Lost && slices.EqualFunc(r.Rows, other.Rows, same)
 }
 
 // Missing says what has to come before the next step up, nothing when it may be taken.

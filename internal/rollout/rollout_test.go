@@ -48,7 +48,7 @@ func TestGraduatingNeedsAQuietWindowAndAPerson(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	lacks(t, r, hour(1000), "a run under report", "confirmation")
-	if _, err := Confirmed(r, "ops", hour(1)); !errors.Is(err, ErrStep) {
+	if _, err := Confirmed(r, r, "ops", hour(1)); !errors.Is(err, ErrStep) {
 		t.Errorf("confirmed before anything ran: %v", err)
 	}
 	r, news := Observe(r, "g1", []Row{row("/a"), row("/a")}, true, hour(2))
@@ -61,7 +61,7 @@ func TestGraduatingNeedsAQuietWindowAndAPerson(t *testing.T) {
 	}
 	lacks(t, r, hour(25), "2026-01-03T14:00:00Z", "confirmation")
 	lacks(t, r, hour(26), "confirmation")
-	if r, err = Confirmed(r, "ops", hour(4)); err != nil {
+	if r, err = Confirmed(r, r, "ops", hour(4)); err != nil {
 		t.Fatal(err)
 	}
 	lacks(t, r, hour(25), "report window")
@@ -79,7 +79,7 @@ func TestGraduatingNeedsAQuietWindowAndAPerson(t *testing.T) {
 func ready(t *testing.T) Record {
 	t.Helper()
 	r, _ := Observe(started(t, Report), "g1", []Row{row("/a")}, true, hour(2))
-	r, err := Confirmed(r, "ops", hour(3))
+	r, err := Confirmed(r, r, "ops", hour(3))
 	if err != nil || r.Missing(hour(26)) != nil {
 		t.Fatalf("%v: %q", err, r.Missing(hour(26)))
 	}
@@ -112,6 +112,35 @@ func TestNewsOpenTheWindowAnewAndTakeTheConfirmationBack(t *testing.T) {
 	lacks(t, r, hour(44), "a run in the report window")
 	if r, news := Observe(ready(t), "g1", []Row{row("/a")}, true, hour(20)); news != 0 || r.Missing(hour(26)) != nil {
 		t.Errorf("a known row: %d, %q", news, r.Missing(hour(26)))
+	}
+}
+
+// What came while a person looked was not shown, so it is not confirmed.
+func TestAConfirmationIsForWhatWasShown(t *testing.T) {
+	shown, _ := Observe(started(t, Report), "g1", []Row{row("/a")}, true, hour(2))
+	same, _ := Observe(shown, "g1", []Row{{Host: "a.test", Method: "GET", Path: "/a", Code: "host-not-granted", FirstAt: hour(3)}}, true, hour(3))
+	if r, err := Confirmed(same, shown, "ops", hour(4)); err != nil || r.Confirm == nil {
+		t.Errorf("nothing new: %v", err)
+	}
+	again, _ := Start(shown, "ci", Report, class.Lean, day, "ops", hour(3))
+	for name, c := range map[string]struct {
+		r        Record
+		grant    string
+		rows     []Row
+		complete bool
+	}{
+		"a new row":     {shown, "g1", []Row{row("/b")}, true},
+		"other grant":   {shown, "g2", []Row{row("/a")}, true},
+		"lost rows":     {shown, "g1", nil, false},
+		"started again": {again, "g1", []Row{row("/a")}, true},
+	} {
+		now, _ := Observe(c.r, c.grant, c.rows, c.complete, hour(3))
+		if r, err := Confirmed(now, shown, "ops", hour(4)); !errors.Is(err, ErrStep) || !strings.Contains(err.Error(), "what was shown") || r.Confirm != nil {
+			t.Errorf("%s: %v, %+v", name, err, r.Confirm)
+		}
+		if _, err := Confirmed(now, now, "ops", hour(4)); err != nil {
+			t.Errorf("%s, looked at again: %v", name, err)
+		}
 	}
 }
 
@@ -155,7 +184,7 @@ func TestTheWayDownIsToStart(t *testing.T) {
 		"to enforce": func() error { _, err := Start(r, "ci", Enforce, class.Task, day, "x", noon); return err },
 		"nowhere":    func() error { _, err := Start(r, "ci", "", class.Task, day, "x", noon); return err },
 		"no window":  func() error { _, err := Start(r, "ci", Report, class.Task, time.Minute, "x", noon); return err },
-		"confirm":    func() error { _, err := Confirmed(r, "x", noon); return err },
+		"confirm":    func() error { _, err := Confirmed(r, r, "x", noon); return err },
 	} {
 		if err := call(); !errors.Is(err, ErrStep) {
 			t.Errorf("%s: %v", name, err)
