@@ -26,10 +26,10 @@ forwarded, over report, where it is recorded what would be denied, to enforce.
 A run's name is --run-name of exec, else its profiles, sorted and joined by +,
 or none. A name without a rollout is enforced.
 
-From report to enforce it takes a report window in which no run would have been
-denied anything new, and a person's confirmation that what the runs need is
-granted. Another grant, a new row and a run that was killed open the window
-anew. The way down is "start"; "revert" enforces at once.`
+From report to enforce it takes a report window in which something ran and no run
+would have been denied anything new, and a person's confirmation that what the
+runs need is granted. Another grant, a new row and a run that was killed open the
+window anew, and do not count in it. The way down is "start"; "revert" enforces at once.`
 
 func newRolloutCommand(e *environment) *cobra.Command {
 	cmd := group("rollout", "Bring a grant to be enforced, step by step")

@@ -55,6 +55,10 @@ func TestRolloutGraduatesAfterAQuietWindow(t *testing.T) {
 		refusedStep(t, lab, who, "report window without news", "confirmation")
 		host(t, lab, who, 0, "sbx", "rollout", "confirm", "nightly", "--yes")
 		age(t, lab, who)
+		refusedStep(t, lab, who, "a run in the report window")
+		if _, r = rolled(t, lab, who, ask); r.Rollout.News != 0 {
+			t.Errorf("a known row is news: %+v", r.Rollout)
+		}
 		host(t, lab, who, 0, "sbx", "rollout", "graduate", "nightly")
 		got, r = rolled(t, lab, who, ask)
 		printed(t, got, "")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fractalboxdev/sbx/internal/class"
@@ -30,7 +31,7 @@ type Record struct {
 	Window   time.Duration `json:"window_ns"`           // how long a report has to stay without news
 	Opened   time.Time     `json:"window_opened"`       // zero before the first run under report
 	Why      string        `json:"window_opened_by"`    // what opened the window, as in "a new row"
-	Runs     int           `json:"runs"`                // that ended in the window
+	Runs     int           `json:"runs"`                // that ended in the window, without the one that opened it
 	Grant    string        `json:"grant_digest"`        // of the runs in the window
 	Rows     []Row         `json:"rows"`                // what would have been denied, ever since the grant is this one
 	Lost     bool          `json:"rows_lost"`           // there were more rows than are kept
@@ -125,31 +126,36 @@ func (r Record) changed(by string, now time.Time, what string) Record {
 }
 
 // Observe takes the rows of a run under report that ended. Another grant, and every row
-// that is new, opens the window anew, and takes the confirmation back. Complete is false
-// when the run had rows that nobody has.
+// that is new, opens the window anew, and takes the confirmation back; such a run is not
+// counted in the window that it opens. Complete is false when the run had rows that
+// nobody has.
 func Observe(r Record, grant string, rows []Row, complete bool, now time.Time) (next Record, news int) {
 	if r.Position != Report {
 		return r, 0
 	}
+	opens := "" // why this run does
 	if r.Grant != grant {
-		why := "the profiles or their inputs changed"
+		opens = "the profiles or their inputs changed"
 		if r.Grant == "" {
-			why = "the first run"
+			opens = "the first run"
 		}
-		r = r.reopened(now, why)
 		r.Grant, r.Rows, r.Lost = grant, nil, false
 	}
 	fresh := r.fresh(rows)
+	lost := !complete || len(r.Rows)+len(fresh) > maxRows
 	switch {
-	case len(fresh) > 0 || !complete || len(r.Rows)+len(fresh) > maxRows:
-		r = r.reopened(now, "a new row")
-		r.Lost = r.Lost || !complete || len(r.Rows)+len(fresh) > maxRows
+	case len(fresh) > 0 || lost:
+		opens = "a new row"
+		r.Lost = r.Lost || lost
 		r.Rows = append(slices.Clone(r.Rows), fresh[:min(len(fresh), maxRows-len(r.Rows))]...)
 	case len(rows) > 0 && r.Lost:
-		r = r.reopened(now, "rows that nobody can tell from new ones")
+		opens = "rows that nobody can tell from new ones"
+	}
+	if opens != "" {
+		return r.reopened(now, opens), len(fresh) // it brought the news: another run has to show that there are no more
 	}
 	r.Runs++
-	return r, len(fresh)
+	return r, 0
 }
 
 func (r Record) fresh(rows []Row) []Row {
@@ -216,13 +222,14 @@ func (r Record) Missing(now time.Time) []string {
 		return nil
 	}
 	var missing []string
-	switch ends := r.Opened.Add(r.Window); {
+	if ends := r.Opened.Add(r.Window); !r.Opened.IsZero() && now.Before(ends) {
+		missing = append(missing, "a report window without news, which ends at "+ends.UTC().Format(time.RFC3339)+" if nothing new comes")
+	}
+	switch {
 	case r.Opened.IsZero():
 		missing = append(missing, "a run under report")
-	case now.Before(ends):
-		missing = append(missing, "a report window without news, which ends at "+ends.UTC().Format(time.RFC3339)+" if nothing new comes")
 	case r.Runs == 0:
-		missing = append(missing, "a run in the report window")
+		missing = append(missing, "a run in the report window after the one that opened it")
 	}
 	if r.Confirm == nil {
 		missing = append(missing, "a person's confirmation that what the runs need is granted")
@@ -251,8 +258,9 @@ func Graduate(r Record, by string, now time.Time) (Record, error) {
 }
 
 func join(words []string) string {
-	if len(words) == 2 {
-		return words[0] + " and " + words[1]
+	last := len(words) - 1
+	if last == 0 {
+		return words[0]
 	}
-	return words[0]
+	return strings.Join(words[:last], ", ") + " and " + words[last]
 }

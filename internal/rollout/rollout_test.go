@@ -47,7 +47,7 @@ func TestGraduatingNeedsAQuietWindowAndAPerson(t *testing.T) {
 	if err != nil || r.Position != Report {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	lacks(t, r, hour(1000), "a run under report", "confirmation")
+	lacks(t, r, hour(1000), "a run under report", " and a person's confirmation")
 	if _, err := Confirmed(r, r, "ops", hour(1)); !errors.Is(err, ErrStep) {
 		t.Errorf("confirmed before anything ran: %v", err)
 	}
@@ -55,8 +55,9 @@ func TestGraduatingNeedsAQuietWindowAndAPerson(t *testing.T) {
 	if news != 1 || len(r.Rows) != 1 || !r.Opened.Equal(hour(2)) {
 		t.Fatalf("%d, %+v", news, r)
 	}
+	lacks(t, r, hour(3), "2026-01-03T14:00:00Z if nothing new comes, a run in the report window", " and a person's confirmation")
 	r, news = Observe(r, "g1", []Row{row("/a")}, true, hour(3))
-	if news != 0 || r.Runs != 2 || !r.Opened.Equal(hour(2)) {
+	if news != 0 || r.Runs != 1 || !r.Opened.Equal(hour(2)) {
 		t.Fatalf("%d, %+v", news, r)
 	}
 	lacks(t, r, hour(25), "2026-01-03T14:00:00Z", "confirmation")
@@ -79,6 +80,7 @@ func TestGraduatingNeedsAQuietWindowAndAPerson(t *testing.T) {
 func ready(t *testing.T) Record {
 	t.Helper()
 	r, _ := Observe(started(t, Report), "g1", []Row{row("/a")}, true, hour(2))
+	r, _ = Observe(r, "g1", []Row{row("/a")}, true, hour(3))
 	r, err := Confirmed(r, r, "ops", hour(3))
 	if err != nil || r.Missing(hour(26)) != nil {
 		t.Fatalf("%v: %q", err, r.Missing(hour(26)))
@@ -104,6 +106,11 @@ func TestNewsOpenTheWindowAnewAndTakeTheConfirmationBack(t *testing.T) {
 			t.Errorf("%s: %+v", name, r)
 		}
 		lacks(t, r, hour(26), "report window", "confirmation")
+		if r, err := Confirmed(r, r, "ops", hour(21)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else {
+			lacks(t, r, hour(44), "a run in the report window") // the one that opened it says nothing of it
+		}
 	}
 	r := Interrupted(ready(t), hour(20))
 	if !r.Opened.Equal(hour(20)) || r.Confirm == nil {
@@ -158,8 +165,24 @@ func TestLostRowsNeverGraduateBesideOthers(t *testing.T) {
 	if !r.Opened.Equal(hour(2)) {
 		t.Errorf("opened %s by %s", r.Opened, r.Why)
 	}
-	if r, _ = Observe(r, "g1", nil, true, hour(3)); !r.Opened.Equal(hour(2)) || r.Runs != 2 {
+	if r, _ = Observe(r, "g1", nil, true, hour(3)); !r.Opened.Equal(hour(2)) || r.Runs != 1 {
 		t.Errorf("a quiet run opened the window: %+v", r.Opened)
+	}
+}
+
+// A window in which nothing ran shows nothing.
+func TestTheRunThatOpensAWindowIsNoneInIt(t *testing.T) {
+	for name, first := range map[string][]Row{"with a row": {row("/a")}, "without one": nil} {
+		r, _ := Observe(started(t, Report), "g1", first, true, hour(1))
+		r, err := Confirmed(r, r, "ops", hour(2))
+		if err != nil || r.Runs != 0 {
+			t.Fatalf("%s: %d runs, %v", name, r.Runs, err)
+		}
+		lacks(t, r, hour(1000), "a run in the report window")
+		r, _ = Observe(r, "g1", first, true, hour(3))
+		if r, err = Graduate(r, "ops", hour(25)); err != nil || r.Position != Enforce {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
 	}
 }
 
