@@ -364,7 +364,7 @@ func (o *execOptions) conclude(e *environment, c config.Config, out fence.Outcom
 		return err
 	}
 	if r := out.Receipt.Rollout; r != nil && r.Problem != "" {
-		e.say.Line("what this run would have been denied could not be noted for the rollout " + r.Name + ", which cannot graduate now: " + r.Problem)
+		e.say.Line("what this run would have been denied could not be noted for the rollout " + r.Name + ", whose window the next run opens anew: " + r.Problem)
 	}
 	if a := out.Receipt.Attestation; a != nil && a.Use == event.AttestationUnneeded && !o.quiet {
 		e.say.Line("the command is not on the floor list: the attestation was neither read nor spent")

@@ -128,6 +128,9 @@ func (o *rolloutStart) run(ctx context.Context, e *environment, given string) er
 			r = &rollout.Record{}
 		}
 		next, err := rollout.Start(*r, name, o.position, kind, window, whoami(), time.Now().UTC())
+		if err == nil {
+			err = t.DropRollout(name) // with the runs under way, which are the earlier one's
+		}
 		return orPut(t, next, err)
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fractalboxdev/sbx/internal/fence"
 	"github.com/fractalboxdev/sbx/internal/store"
 	"github.com/fractalboxdev/sbx/internal/term"
 )
@@ -70,6 +71,9 @@ func (e *environment) checkState(ctx context.Context, asJSON bool) error {
 	}
 	defer s.Close()
 	r, err := s.Check(ctx)
+	if err == nil && len(r.Problems) == 0 && r.Schema == r.Known {
+		err = noteUntold(ctx, s, dir, &r)
+	}
 	if err != nil {
 		return err
 	}
@@ -80,6 +84,16 @@ func (e *environment) checkState(ctx context.Context, asJSON bool) error {
 		return &exitError{code: exitNegative}
 	}
 	return nil
+}
+
+// noteUntold notes what the store alone does not show: whether a run is gone that stands
+// there as under way.
+func noteUntold(ctx context.Context, s *store.Store, dir string, r *store.Report) error {
+	gone, err := fence.Untold(ctx, s, dir)
+	for _, run := range gone {
+		r.Notes = append(r.Notes, fmt.Sprintf("run %s is gone and its rollout still waits for it; the next run tells it so", run))
+	}
+	return err
 }
 
 func (e *environment) printReport(r store.Report, asJSON bool) error {
@@ -118,7 +132,7 @@ func (e *environment) migrateState(ctx context.Context, asJSON bool) error {
 	}
 	defer s.Close()
 	freed, err := s.FreeDead(ctx)
-	if err != nil {
+	if err = errors.Join(err, fence.TellRollouts(ctx, s, dir)); err != nil {
 		return err
 	}
 	if asJSON {

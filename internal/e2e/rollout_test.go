@@ -120,6 +120,60 @@ func TestRolloutKnowsOfKilledRuns(t *testing.T) {
 	})
 }
 
+// A run that stands as under way when nothing of it is left, as where it was swept by
+// somebody who could not tell its rollout, is not in the way for good.
+func TestRolloutHearsOfRunsThatAreGone(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		begin := func() (id string, end func()) {
+			cmd := lab.Command(t, who, "sbx", "exec", "--run-name", "nightly", "--", "sh", "-c", "echo ready; read x")
+			stdin, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stdout := newOutput()
+			cmd.Stdout, cmd.Stderr = stdout, newOutput()
+			lab.Start(t, cmd)
+			stdout.until(t, "ready\n")
+			id = strings.TrimSpace(host(t, lab, who, 0, "sh", "-c", sbxtest.Binary(t)+" ps --json | sed -n 's/.*\"run\": \"\\(.*\\)\".*/\\1/p'"))
+			return id, func() { _ = stdin.Close(); sbxtest.Wait(t, cmd) }
+		}
+		gone := func() {
+			id, end := begin()
+			host(t, lab, who, 0, "sbx", "kill", "--force", id)
+			end()
+			refusedStep(t, lab, who, id+" has not ended", "the next run sweeps it")
+			says(t, host(t, lab, who, 0, "sbx", "state", "check"), "run "+id+" is gone and its rollout still waits for it")
+		}
+		heard := func() {
+			refusedStep(t, lab, who, "it lacks a report window without news")
+			says(t, host(t, lab, who, 0, "sbx", "rollout", "status", "nightly"), "by a run that was killed or could not tell its rows")
+			if got := host(t, lab, who, 0, "sbx", "state", "check"); strings.Contains(got, "waits for it") {
+				t.Errorf("still noted: %s", got)
+			}
+		}
+		host(t, lab, who, 0, "sbx", "rollout", "start", "nightly", "--kind", "lean", "--yes")
+		rolled(t, lab, who, "true")
+		gone()
+		succeeded(t, run(t, lab, who, "--", "true"))
+		heard()
+		gone()
+		host(t, lab, who, 0, "sbx", "state", "migrate")
+		heard()
+
+		// One that lives is left alone, and is none of a rollout that begins anew.
+		id, end := begin()
+		succeeded(t, run(t, lab, who, "--", "true"))
+		host(t, lab, who, 0, "sbx", "state", "migrate")
+		refusedStep(t, lab, who, id+" has not ended")
+		host(t, lab, who, 0, "sbx", "rollout", "start", "nightly", "--kind", "lean", "--yes")
+		refusedStep(t, lab, who, "it lacks a run under report")
+		end()
+		refusedStep(t, lab, who, "it lacks a run under report")
+		host(t, lab, who, 0, "sbx", "rollout", "revert", "nightly")
+	})
+}
+
 // A row that comes while a person looks at the others is not confirmed with them.
 func TestRolloutConfirmsOnlyWhatWasShown(t *testing.T) {
 	lab := sbxtest.NewLab(t)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/proxy"
 	"github.com/fractalboxdev/sbx/internal/report"
@@ -70,7 +71,7 @@ func (f *fence) observed() bool {
 }
 
 // beginObserved notes the run before it can ask for anything: should it be killed, its
-// rollout is told so by the sweep.
+// rollout is told so by the sweep. The run's entry has to be there before (Untold).
 func (f *fence) beginObserved(ctx context.Context) error {
 	if !f.observed() {
 		return nil
@@ -82,8 +83,9 @@ func (f *fence) beginObserved(ctx context.Context) error {
 	return s.Update(ctx, func(t *store.Tx) error { return t.BeginObserved(f.id, f.o.RunName) })
 }
 
-// endObserved tells the rollout what would have been denied. A run that it cannot tell of
-// stays noted as one that has not ended, and so is in the way of graduating.
+// endObserved tells the rollout what would have been denied, while the run's entry is held
+// (Untold). A run that it cannot tell of stays noted as one that has not ended, and so is in
+// the way of graduating, until the next run's sweep opens the window anew for it.
 func (f *fence) endObserved(rows []event.Denial) {
 	if !f.observed() || f.o.Store == nil {
 		return
@@ -143,29 +145,60 @@ func wouldBeDenied(denials []event.Denial) (rows []rollout.Row, complete bool) {
 	return rows, complete
 }
 
-// tellRollouts says which of the swept runs were observed: what they would have been
-// denied is not known for sure.
+// tellRollouts tells the rollouts of the runs under report that are gone.
 func (f *fence) tellRollouts(ctx context.Context) error {
-	if len(f.receipt.Swept) == 0 {
-		return nil
-	}
 	s, err := f.o.Store()
 	if err != nil {
 		return err
 	}
+	return TellRollouts(ctx, s, f.o.StateDir)
+}
+
+// TellRollouts tells the rollouts of the runs that Untold finds: what those would have
+// been denied is not known for sure.
+func TellRollouts(ctx context.Context, s *store.Store, stateDir string) error {
+	gone, err := Untold(ctx, s, stateDir)
+	if err != nil || len(gone) == 0 {
+		return err
+	}
 	return s.Update(ctx, func(t *store.Tx) error {
 		var errs []error
-		for _, swept := range f.receipt.Swept {
-			errs = append(errs, tellRollout(t, swept.Run))
+		for _, run := range gone {
+			errs = append(errs, tellRollout(t, run))
 		}
 		return errors.Join(errs...)
 	})
 }
 
+// Untold finds the runs under report that are gone and could not say so themselves: they
+// were killed, or the store was not to be had, or whoever swept them could not say it. A
+// run is noted after its entry in the state directory was made, and gives that up after it
+// told its rollout. So one that is noted and that nobody holds the entry of is gone for
+// certain, and none that begins right now is taken for it.
+func Untold(ctx context.Context, s *store.Store, stateDir string) (gone []string, err error) {
+	var noted []string
+	err = s.View(ctx, func(t *store.Tx) (err error) {
+		noted, err = t.Observed("")
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, run := range noted {
+		switch err := artifact.CheckLiving(stateDir, run); {
+		case errors.Is(err, artifact.ErrEnded):
+			gone = append(gone, run)
+		case err != nil:
+			return nil, err
+		}
+	}
+	return gone, nil
+}
+
 func tellRollout(t *store.Tx, run string) error {
 	name, err := t.EndObserved(run)
 	if err != nil || name == "" {
-		return err
+		return err // another sweep was first
 	}
 	r, err := t.Rollout(name)
 	if err != nil || r == nil {

@@ -184,14 +184,14 @@ func (r Record) reopened(now time.Time, why string) Record {
 	return r
 }
 
-// Interrupted takes a run under report that was killed: what it would have been denied
-// is not known for sure.
+// Interrupted takes a run under report that was killed, or whose end could not be noted:
+// what it would have been denied is not known for sure.
 func Interrupted(r Record, now time.Time) Record {
 	if r.Position != Report || r.Opened.IsZero() {
 		return r
 	}
 	confirmed := r.Confirm
-	r = r.reopened(now, "a run that was killed")
+	r = r.reopened(now, "a run that was killed or could not tell its rows")
 	r.Confirm = confirmed
 	return r
 }

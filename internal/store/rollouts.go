@@ -67,7 +67,8 @@ func (t *Tx) PutRollout(r rollout.Record) error {
 	return err
 }
 
-// DropRollout forgets a rollout: its name is enforced from then on.
+// DropRollout forgets a rollout, and the runs under way that it was to hear of: its name
+// is enforced from then on.
 func (t *Tx) DropRollout(name string) error {
 	if _, err := t.exec("DELETE FROM observed WHERE name = ?", name); err != nil {
 		return err
@@ -92,10 +93,11 @@ func (t *Tx) EndObserved(run string) (name string, err error) {
 	return name, err
 }
 
-// Observed returns the runs of a name that have begun and not ended.
+// Observed returns the runs of a name that have begun and not ended; those of all names
+// for "".
 func (t *Tx) Observed(name string) ([]string, error) {
 	var runs []string
-	err := t.each("SELECT run FROM observed WHERE name = ? ORDER BY run", []any{name}, func(scan func(into ...any) error) error {
+	err := t.each("SELECT run FROM observed WHERE ?1 IN ('', name) ORDER BY run", []any{name}, func(scan func(into ...any) error) error {
 		var run string
 		err := scan(&run)
 		runs = append(runs, run)

@@ -22,7 +22,7 @@ func TestRolloutsAreKept(t *testing.T) {
 	b := r
 	b.Name = "build"
 	err = s.Update(t.Context(), func(tx *Tx) error {
-		return errors.Join(tx.PutRollout(rollout.Record{Name: "ci"}), tx.PutRollout(r), tx.PutRollout(b), tx.BeginObserved("r1", "ci"), tx.BeginObserved("r2", "ci"))
+		return errors.Join(tx.PutRollout(rollout.Record{Name: "ci"}), tx.PutRollout(r), tx.PutRollout(b), tx.BeginObserved("r1", "ci"), tx.BeginObserved("r2", "ci"), tx.BeginObserved("r3", "build"))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -37,18 +37,19 @@ func TestRolloutsAreKept(t *testing.T) {
 		name, endErr := tx.EndObserved("r1")
 		unknown, unknownErr := tx.EndObserved("r9")
 		runs, runsErr := tx.Observed("ci")
-		if name != "ci" || unknown != "" || len(runs) != 1 || runs[0] != "r2" {
-			t.Errorf("%q %q %q", name, unknown, runs)
+		every, everyErr := tx.Observed("")
+		if name != "ci" || unknown != "" || len(runs) != 1 || runs[0] != "r2" || len(every) != 2 {
+			t.Errorf("%q %q %q %q", name, unknown, runs, every)
 		}
-		return errors.Join(err, allErr, noneErr, endErr, unknownErr, runsErr, tx.DropRollout("ci"))
+		return errors.Join(err, allErr, noneErr, endErr, unknownErr, runsErr, everyErr, tx.DropRollout("ci"))
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	err = s.View(t.Context(), func(tx *Tx) error {
 		got, err := tx.Rollout("ci")
-		runs, runsErr := tx.Observed("ci")
-		if got != nil || len(runs) != 0 {
+		runs, runsErr := tx.Observed("")
+		if got != nil || len(runs) != 1 || runs[0] != "r3" {
 			t.Errorf("%+v, %q", got, runs)
 		}
 		return errors.Join(err, runsErr)
