@@ -11,7 +11,7 @@ import (
 
 // Version is that of the list. Receipts record it; it grows with every change of
 // what matches.
-const Version = 1
+const Version = 2
 
 // Entry is one kind of irreversible command.
 type Entry struct {
@@ -63,15 +63,15 @@ var list = []Entry{
 func List() []Entry { return slices.Clone(list) }
 
 // Match returns the rules that a command matches, in the order of the list: on its
-// words, on the words of every script among them as a shell would read it, and on
-// its raw text, statement by statement. Any of them counts. A command that only
+// words, on the words of every script among them as a shell would read it, also of one
+// that is glued to an option, and on its raw text, statement by statement. Any of them counts. A command that only
 // mentions one of the list, as "echo git push" does, matches as well: the shell it
 // is piped into would run it.
 func Match(argv []string) []string {
 	m := newMatcher()
 	m.statement(argv)
 	for _, word := range argv {
-		m.script(word, 0)
+		m.word(word, 0)
 	}
 	m.raw(Text(argv))
 	return m.rules()
@@ -111,6 +111,38 @@ func (m *matcher) rules() []string {
 	return names
 }
 
+// word matches a word as a script, and what is glued to it where it is an option.
+func (m *matcher) word(word string, depth int) {
+	m.script(word, depth)
+	for _, value := range glued(word) {
+		m.whole(value, depth+perGlued)
+	}
+}
+
+// perGlued is what an option costs of maxDepth: each has several readings.
+const perGlued = maxDepth / 2
+
+// maxCluster is how many options without a value, each a letter, may stand before the
+// one with the value: "-ixgit push" of git rebase.
+const maxCluster = 1
+
+// glued returns what may be the value of an option in the same word: what follows the
+// equals sign of --exec=VALUE, and the letter of -xVALUE.
+func glued(word string) (values []string) {
+	if len(word) < 3 || word[0] != '-' {
+		return nil
+	}
+	if _, value, ok := strings.Cut(word, "="); ok {
+		values = append(values, value)
+	}
+	for at := 1; at <= 1+maxCluster && at+1 < len(word) && letter(word[at]); at++ {
+		values = append(values, word[at+1:])
+	}
+	return values
+}
+
+func letter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
+
 // script matches a text as a shell would read it, and what is quoted in it, which
 // another shell may read.
 func (m *matcher) script(text string, depth int) {
@@ -122,7 +154,7 @@ func (m *matcher) script(text string, depth int) {
 		m.statement(l.words)
 		for _, word := range l.words {
 			if word != text {
-				m.script(word, depth+1)
+				m.word(word, depth+1)
 			}
 		}
 	}
@@ -207,7 +239,7 @@ func follows(words []string, program string, wanted []string) bool {
 			return true
 		}
 		if option(program, word) {
-			value = takesValue(program, word)
+			value = takesValue(program, word, reached == 1)
 			continue
 		}
 		next := uint(0)
@@ -238,14 +270,15 @@ func option(program, word string) bool {
 	return len(word) > 1 && word[0] == '-' || program == "cargo" && strings.HasPrefix(word, "+")
 }
 
-// takesValue reports whether the word after an option may be its value.
-func takesValue(program, option string) bool {
+// takesValue reports whether the word after an option may be its value. The switches
+// of git itself stand before the first subcommand, which has others of these letters.
+func takesValue(program, option string, first bool) bool {
 	if strings.HasPrefix(option, "--no-") || option == "--" || option[0] == '+' || strings.Contains(option, "=") {
 		return false
 	}
 	switch program {
 	case "git":
-		return !slices.Contains(gitSwitches, option)
+		return !first || !slices.Contains(gitSwitches, option)
 	case "npm", "pnpm", "yarn", "bun":
 		return !slices.Contains(packageSwitches, option) && (option != "-w" || program == "npm")
 	}
