@@ -12,7 +12,7 @@ import (
 )
 
 // Finish closes the records, folds denials.jsonl, writes the receipt and takes
-// the run out of the list of active ones. The receipt appears whole or not at
+// the run out of the list of active ones; Remove leaves it alone until Close. The receipt appears whole or not at
 // all; when it cannot be written, the next sweep finds the run. Finish fills in
 // the receipt's run, directory and number of denials.
 func (r *Run) Finish(receipt event.Receipt) error {
@@ -39,8 +39,8 @@ func (r *Run) Finish(receipt event.Receipt) error {
 	// Moved and not removed: ext4 makes the next files slowly while it passes
 	// over the inodes that were freed in the last seconds.
 	entry := filepath.Join(runsDir, r.id, StartedFile)
-	err = errors.Join(err, r.state.Rename(filepath.Join(activeDir, r.id), entry), r.lock.Close())
-	if err != nil {
+	// Its lock is held until Close: the records may yet be copied.
+	if err = errors.Join(err, r.state.Rename(filepath.Join(activeDir, r.id), entry)); err != nil {
 		return fmt.Errorf("finishing run %s: %w", r.id, err)
 	}
 	return nil

@@ -45,10 +45,11 @@ func History(stateDir string) ([]string, error) {
 	return names, nil
 }
 
-// ErrActive is a run that is under way, or that no sweep has looked at yet.
+// ErrActive is a run that is under way, that still copies its records, or that no sweep
+// has looked at yet.
 var ErrActive = errors.New("the run is under way, or was not swept yet")
 
-// Remove removes the records of a run that has ended.
+// Remove removes the records of a run that has ended and was closed.
 func Remove(stateDir, id string) error {
 	if !ValidID(id) {
 		return fmt.Errorf("removing run %q: not a run id", id)
@@ -58,16 +59,7 @@ func Remove(stateDir, id string) error {
 		return fmt.Errorf("removing run %s: %w", id, err)
 	}
 	defer state.Close()
-	err = withStateLock(state, unix.LOCK_EX, func() error {
-		_, err := state.Lstat(filepath.Join(activeDir, id))
-		if err == nil {
-			return ErrActive
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
-	})
+	err = withStateLock(state, unix.LOCK_EX, func() error { return checkClosed(state, id) })
 	if err == nil {
 		// Nobody enters a run of this id any more: ids are not used twice.
 		err = removeTree(state, filepath.Join(runsDir, id))
@@ -76,6 +68,33 @@ func Remove(stateDir, id string) error {
 		return fmt.Errorf("removing run %s: %w", id, err)
 	}
 	return nil
+}
+
+// checkClosed returns ErrActive unless the run was finished or swept, and whoever
+// finished it has closed it or ended.
+func checkClosed(state *os.Root, id string) error {
+	_, err := state.Lstat(filepath.Join(activeDir, id))
+	if err == nil {
+		return ErrActive
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := state.Open(filepath.Join(runsDir, id, StartedFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it was swept
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err = checkLocked(f); err == nil {
+		return ErrActive
+	}
+	if errors.Is(err, ErrEnded) {
+		return nil // and nobody opens a run again
+	}
+	return err
 }
 
 // Bounds of what is read of one file of a run's records, in bytes.

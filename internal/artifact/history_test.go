@@ -40,6 +40,13 @@ func TestHistoryIsNewestFirstAndOnlyEndedRunsAreRemoved(t *testing.T) {
 	if err := old.Finish(event.Receipt{}); err != nil {
 		t.Fatal(err)
 	}
+	if err := CheckLiving(state, old.ID()); !errors.Is(err, ErrEnded) {
+		t.Errorf("a run that is finished: %v", err)
+	}
+	if err := Remove(state, old.ID()); !errors.Is(err, ErrActive) {
+		t.Errorf("of a run whose records may yet be copied: %v", err)
+	}
+	old.Close()
 	if err := Remove(state, old.ID()); err != nil {
 		t.Error(err)
 	}

@@ -90,7 +90,7 @@ type Run struct {
 }
 
 // Open enters the run into the state directory and opens its records. The
-// returned run holds a lock until Finish; its descriptors are close-on-exec,
+// returned run holds a lock until Close; its descriptors are close-on-exec,
 // and no process may inherit them.
 func Open(opt Options) (*Run, error) {
 	if !ValidID(opt.RunID) {

@@ -294,8 +294,9 @@ func newRunsGCCommand(e *environment) *cobra.Command {
 	var dry bool
 	cmd := &cobra.Command{
 		Use: "gc", Short: "Remove the records of old runs",
-		Long: "Remove the records of runs that ended long ago. What is under way stays, and so do runs\n" +
-			"that an idempotency key may still be answered from.",
+		Long: "Remove the records of runs that ended long ago. What is under way or still copies its\n" +
+			"records (--artifacts) stays, and so do runs that an idempotency key may still be\n" +
+			"answered from.",
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return e.collectRuns(cmd.Context(), older, keep, dry) },
 	}
