@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/sbxtest"
 )
 
@@ -42,13 +41,10 @@ func resourceRows() (rows []faultRow) {
 
 	spoilt := faultRow{after: restoreStore, code: "store-*", storeless: true}
 	opening := []string{"floor-list", "idempotency", "unspent", "stale-revoke", "ensure"}
-	for _, size := range []int{1000, 150_000} {
+	for _, size := range []int{1000, 150_000, 0} {
 		spoilt.during = spoilStore(size)
 		at(spoilt, "command", opening...)
 	}
-	emptied := spoilt // it is a new store, for which nobody approved anything
-	emptied.during, emptied.kind, emptied.code = spoilStore(0), event.RefusedAttestation, "attestation-audience"
-	at(emptied, "command", opening...)
 	at(faultRow{during: sealState, after: unsealState, only: []string{"root"}, code: "store-*", storeless: true}, "command", opening...)
 	at(faultRow{during: closeActive, after: openActive, only: []string{"user"}, ran: []int{1}, spent: true, key: "finished"}, "run", "receipt")
 	return rows

@@ -40,6 +40,9 @@ var storeFaults = map[string]storeFault{
 	"damaged": {"store-damaged", "", func(t *testing.T, _ *sbxtest.Lab, _ sbxtest.User, file string) {
 		must(t, os.WriteFile(file, []byte("not a database, but as long as the header of one would be: 100 bytes, of which these are the first ones"), 0o600))
 	}},
+	"emptied": {"store-damaged", "", func(t *testing.T, _ *sbxtest.Lab, _ sbxtest.User, file string) {
+		must(t, os.Truncate(file, 0))
+	}},
 	"made by a newer sbx": {"store-newer", "", func(t *testing.T, lab *sbxtest.Lab, who sbxtest.User, _ string) {
 		inStore(t, lab, who, "PRAGMA user_version = 1000")
 	}},

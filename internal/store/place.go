@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -68,7 +69,7 @@ func prepareFiles(root *os.Root, o Options) error {
 			if o.Existing {
 				return &Error{Kind: ErrMissing}
 			}
-			if err := makeFile(root, name); err != nil {
+			if err := errors.Join(makeFile(root, beginsFile), makeFile(root, name)); err != nil {
 				return err
 			}
 			info, err = root.Lstat(name)
@@ -79,8 +80,11 @@ func prepareFiles(root *os.Root, o Options) error {
 		if err := checkFile(filepath.Join(root.Name(), name), info); err != nil {
 			return err
 		}
-		if name == File && info.Size() > 0 && info.Size() < leastSize {
-			return &Error{Kind: ErrCorrupt, Detail: fmt.Sprintf("it is cut off after %d bytes", info.Size())}
+		if name != File || info.Size() >= leastSize {
+			continue
+		}
+		if err := checkShort(root, info.Size()); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -89,6 +93,63 @@ func prepareFiles(root *os.Root, o Options) error {
 // leastSize is the smallest page of a database (sqlite.org/fileformat2.html); SQLite
 // takes a shorter file for an empty one, and would begin anew.
 const leastSize = 512
+
+// beginsFile is there from before an empty database is made until its schema is: only
+// such a one may be empty beside what an earlier store has left.
+const beginsFile = "store.new"
+
+// runsDir is where package artifact keeps the records of runs.
+const runsDir = "runs"
+
+// checkShort looks at a database that has no page. An empty one is a store that
+// begins, or that began when its sbx was killed, unless it was emptied.
+func checkShort(root *os.Root, size int64) error {
+	if size > 0 {
+		return &Error{Kind: ErrCorrupt, Detail: fmt.Sprintf("it is cut off after %d bytes", size)}
+	}
+	trace, err := traceOfStore(root)
+	if err != nil || trace == "" {
+		return err
+	}
+	_, err = root.Lstat(beginsFile)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	// Another process may have gone on since: it writes its first page before any of these.
+	if info, err := root.Lstat(File); err != nil || info.Size() > 0 {
+		return err
+	}
+	return &Error{Kind: ErrCorrupt, Detail: fmt.Sprintf("it is empty, and %s beside it shows that it was in use", trace)}
+}
+
+// traceOfStore names something that only a store in use leaves, "" for nothing. A journal
+// (File-journal) is none: one that is just being made has it.
+func traceOfStore(root *os.Root) (string, error) {
+	for _, name := range []string{File + "-wal", File + "-shm", turnFile, gatesDir, runsDir} {
+		_, err := root.Lstat(name)
+		if err == nil && name == runsDir {
+			err = hasEntry(root, name)
+		}
+		if err == nil {
+			return name, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, io.EOF) {
+			return "", fmt.Errorf("looking at %s: %w", name, err)
+		}
+	}
+	return "", nil
+}
+
+// hasEntry returns io.EOF for an empty directory.
+func hasEntry(root *os.Root, name string) error {
+	dir, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	_, err = dir.Readdirnames(1)
+	return err
+}
 
 func makeFile(root *os.Root, name string) error {
 	dir, err := root.Open(".")

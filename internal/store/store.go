@@ -89,6 +89,9 @@ func (s *Store) open(ctx context.Context, o Options) error {
 	if s.schema == 0 {
 		return nil // nothing in it, and AsIs
 	}
+	if !o.AsIs {
+		_ = os.Remove(filepath.Join(s.dir, beginsFile)) // it has begun; there seldom is one
+	}
 	return s.conn.QueryRowContext(ctx, "SELECT id, key FROM store").Scan(&s.id, &s.key)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -67,7 +68,17 @@ func TestMACDependsOnPurposeAndDivision(t *testing.T) {
 }
 
 func TestManyMakeOneStore(t *testing.T) {
-	dir := stateDir(t)
+	for _, old := range []bool{false, true} {
+		dir := stateDir(t)
+		if old {
+			spoil(t, dir, os.Remove) // what it leaves shows that there was one
+		}
+		manyMakeOne(t, dir)
+	}
+}
+
+func manyMakeOne(t *testing.T, dir string) {
+	t.Helper()
 	ids := make([]string, 16)
 	var all sync.WaitGroup
 	for i := range ids {
@@ -141,6 +152,22 @@ func TestFaults(t *testing.T) {
 		{"cut off", ErrCorrupt, func(t *testing.T, dir string) Options {
 			return spoil(t, dir, func(path string) error { return os.Truncate(path, 1) })
 		}},
+		{"emptied", ErrCorrupt, func(t *testing.T, dir string) Options {
+			return spoil(t, dir, func(path string) error { return os.Truncate(path, 0) })
+		}},
+		{"emptied while it is open", ErrCorrupt, func(t *testing.T, dir string) Options {
+			open(t, dir)
+			leaveOnly(t, dir, File, File+"-wal", File+"-shm")
+			return Options{Dir: dir, Existing: true, AsIs: true}
+		}},
+		{"emptied beside records of runs", ErrCorrupt, func(t *testing.T, dir string) Options {
+			open(t, dir)
+			leaveOnly(t, dir, File)
+			if err := os.MkdirAll(filepath.Join(dir, "runs", "r1"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			return Options{Dir: dir}
+		}},
 		{"another program's", ErrCorrupt, func(t *testing.T, dir string) Options {
 			s := open(t, dir)
 			set(t, s, "PRAGMA application_id = 7")
@@ -195,6 +222,48 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// leaveOnly empties the store and removes what else there is.
+func leaveOnly(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if !slices.Contains(names, e.Name()) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	if err = errors.Join(err, os.Truncate(filepath.Join(dir, File), 0)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An empty file is a new store where nothing says that there was one, and where its
+// maker had said so before it was killed.
+func TestAStoreThatWasBegunIsGoneOnWith(t *testing.T) {
+	for name, old := range map[string]bool{"a new directory": false, "the store was moved away": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := stateDir(t)
+			if old {
+				spoil(t, dir, os.Remove)
+			}
+			if _, err := prepare(Options{Dir: dir}); err != nil { // and no more: it was killed
+				t.Fatal(err)
+			}
+			if _, err := os.Lstat(filepath.Join(dir, beginsFile)); err != nil {
+				t.Error(err)
+			}
+			open(t, dir)
+			if _, err := os.Lstat(filepath.Join(dir, beginsFile)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("it goes on for good: %v", err)
+			}
+		})
+	}
+	dir := stateDir(t)
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, File), nil, 0o600), os.Mkdir(filepath.Join(dir, runsDir), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir) // of an sbx that made no sign
 }
 
 func spoil(t *testing.T, dir string, how func(path string) error) Options {
