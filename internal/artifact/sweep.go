@@ -227,7 +227,7 @@ func lookAfter(run *os.Root, receipt *event.Receipt, aside func(Dead) (event.Asi
 		receipt.Aside, err = aside(Dead{
 			Run: s.Run, StartedAt: receipt.StartedAt, Guarded: guarded, Aside: func() (io.WriteCloser, error) { return makeAside(run) },
 		})
-		s.SetAside = receipt.AsidePaths()
+		s.SetAside, s.Left = receipt.AsidePaths()
 	}
 	if err != nil {
 		s.Detail += "; what it left for programs outside could not be looked through: " + err.Error()

@@ -404,8 +404,8 @@ func (e *environment) sweptLines(swept []event.Swept) {
 		if s.Freed != "" && s.Detail != "" {
 			line += "; freed " + s.Freed
 		}
-		if len(s.SetAside) > 0 {
-			line += "; set aside in its directory: " + named(s.SetAside, "")
+		if len(s.SetAside)+s.Left > 0 {
+			line += "; set aside in its directory: " + named(s.SetAside, s.Left, "")
 		}
 		e.say.Line(line)
 	}

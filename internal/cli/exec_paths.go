@@ -65,42 +65,58 @@ const maxNamed = 8
 // run or obey it.
 func asideLines(a event.Aside, workdir, archive string) (lines []string) {
 	var parts []string
-	if n := len(a.SetAside); n > 0 {
-		parts = append(parts, named(a.SetAside, workdir)+" moved to "+archive)
+	if len(a.SetAside)+a.SetAsideLeft > 0 {
+		parts = append(parts, named(a.SetAside, a.SetAsideLeft, workdir)+" moved to "+archive)
 	}
 	for _, r := range a.Renamed {
-		parts = append(parts, named([]string{r.Path}, workdir)+" renamed to "+filepath.Base(r.To))
+		parts = append(parts, shortPath(r.Path, workdir)+" renamed to "+filepath.Base(r.To))
 	}
 	for _, c := range a.Cleaned {
-		settings := strings.Join(c.Settings, ", ")
+		settings := named(c.Settings, c.Left, "")
 		if settings == "" {
 			settings = "its other names"
 		}
-		parts = append(parts, "taken from "+named([]string{c.Path}, workdir)+": "+settings)
+		parts = append(parts, "taken from "+shortPath(c.Path, workdir)+": "+settings)
 	}
-	if len(parts) > maxNamed {
-		parts = append(parts[:maxNamed], fmt.Sprintf("and %d more, in the receipt", len(parts)-maxNamed))
+	left := a.RenamedLeft + a.CleanedLeft // in no list
+	if all := len(parts); all > maxNamed {
+		parts, left = parts[:maxNamed], left+all-maxNamed
+	}
+	if left > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more renamed or cleaned: see the receipt", left))
 	}
 	if len(parts) > 0 {
 		lines = append(lines, "the command made what programs outside would run or obey: "+strings.Join(parts, "; "))
 	}
-	if len(a.Replaced) > 0 {
-		lines = append(lines, "changed from outside while the command ran, and not guarded from then on: "+named(a.Replaced, workdir)+"; look at it before you use it")
+	if len(a.Replaced)+a.ReplacedLeft > 0 {
+		lines = append(lines, "changed from outside while the command ran, and not guarded from then on: "+named(a.Replaced, a.ReplacedLeft, workdir)+"; look at it before you use it")
 	}
 	return lines
 }
 
-// named lists paths, those of the working directory below it.
-func named(paths []string, workdir string) string {
+// named lists paths, those of the working directory below it. left is how many there
+// are besides.
+func named(paths []string, left int, workdir string) string {
 	var out []string
 	for _, p := range paths[:min(len(paths), maxNamed)] {
-		if below, ok := strings.CutPrefix(p, workdir+"/"); ok && workdir != "" {
-			p = below
-		}
-		out = append(out, p)
+		out = append(out, shortPath(p, workdir))
 	}
-	if more := len(paths) - maxNamed; more > 0 {
+	if more := len(paths) - len(out) + left; more > 0 {
 		out = append(out, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(out, ", ")
+}
+
+// maxShortPath is how much of a path a line has, in bytes: the command chose it.
+const maxShortPath = 240
+
+// shortPath is a path as a line names it: of a long one its beginning and its end.
+func shortPath(p, workdir string) string {
+	if below, ok := strings.CutPrefix(p, workdir+"/"); ok && workdir != "" {
+		p = below
+	}
+	if len(p) > maxShortPath {
+		p = p[:maxShortPath/2] + "[...]" + p[len(p)-maxShortPath/2:]
+	}
+	return p
 }

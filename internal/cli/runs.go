@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -105,11 +106,12 @@ func atMostOneRun(_ *cobra.Command, args []string) error {
 type runRow struct {
 	Run       string    `json:"run"`
 	Consumer  string    `json:"consumer"`
-	State     string    `json:"state"` // running, finished, refused, interrupted
-	Exit      int       `json:"exit"`
+	State     string    `json:"state"` // running, finished, refused, interrupted, unreadable
+	Exit      int       `json:"exit"`  // -1 when nobody knows
 	Denials   int       `json:"denials"`
 	StartedAt time.Time `json:"started_at,omitzero"`
 	Command   []string  `json:"command"`
+	Problem   string    `json:"problem,omitempty"` // why the receipt is unreadable
 }
 
 func newRunsListCommand(e *environment) *cobra.Command {
@@ -136,12 +138,12 @@ func (e *environment) listRuns(limit int, consumer string, asJSON bool) error {
 		if limit > 0 && len(rows) == limit {
 			break
 		}
-		row, err := h.row(id)
-		if err != nil {
-			e.say.Line(err.Error())
-			continue
+		row := h.row(id)
+		if row.Problem != "" {
+			e.say.Line(row.Problem)
 		}
-		if consumer == "" || row.Consumer == consumer {
+		// Whose an unreadable run is may be unknown: it is shown rather than missed.
+		if consumer == "" || row.Consumer == consumer || row.Consumer == "" && row.Problem != "" {
 			rows = append(rows, row)
 		}
 	}
@@ -152,7 +154,7 @@ func (e *environment) listRuns(limit int, consumer string, asJSON bool) error {
 	}
 	cells := make([][]term.Cell, 0, len(rows))
 	for _, r := range rows {
-		cells = append(cells, term.Cells(r.Run, r.State, r.exit(), fmt.Sprint(r.Denials), r.Consumer, shortened(strings.Join(r.Command, " "))))
+		cells = append(cells, term.Cells(r.Run, r.State, r.known(r.Exit), r.known(r.Denials), orDash(r.Consumer), shortened(strings.Join(r.Command, " "))))
 	}
 	e.out.Table([]string{"RUN", "STATE", "EXIT", "DENIED", "CONSUMER", "COMMAND"}, cells)
 	return nil
@@ -168,19 +170,20 @@ func shortened(s string) string {
 	return s
 }
 
-func (r runRow) exit() string {
-	if r.State == "running" {
+// known is a number of the receipt, where there is one.
+func (r runRow) known(n int) string {
+	if r.State == "running" || r.State == "unreadable" {
 		return "-"
 	}
-	return fmt.Sprint(r.Exit)
+	return fmt.Sprint(n)
 }
 
 // row reads what a run's receipt says. One without a receipt is under way, or its sbx
 // was killed and no later one has swept it.
-func (h *history) row(id string) (runRow, error) {
+func (h *history) row(id string) runRow {
 	r, found, err := readReceipt(h.dir(id))
 	if err != nil {
-		return runRow{}, err
+		return h.unreadable(id, err)
 	}
 	row := runRow{
 		Run: id, Consumer: r.Consumer, State: "finished", Exit: r.Result.Exit, Denials: r.Result.Denials, StartedAt: r.StartedAt,
@@ -194,7 +197,19 @@ func (h *history) row(id string) (runRow, error) {
 	case r.Result.Refusal != nil:
 		row.State = "refused"
 	}
-	return row, nil
+	return row
+}
+
+// unreadable lists a run whose receipt cannot be read, with what was known at its start.
+func (h *history) unreadable(id string, why error) runRow {
+	row := runRow{Run: id, State: "unreadable", Exit: -1, Command: []string{}, Problem: fmt.Sprintf("run %s cannot be shown: %v", id, why)}
+	var started event.Receipt
+	text, err := readRegular(filepath.Join(h.dir(id), artifact.StartedFile), maxReceipt)
+	if err != nil || json.NewDecoder(strings.NewReader(text)).Decode(&started) != nil {
+		return row
+	}
+	row.Consumer, row.StartedAt, row.Command = started.Consumer, started.StartedAt, append(row.Command, started.Command...)
+	return row
 }
 
 func newRunsShowCommand(e *environment) *cobra.Command {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -82,6 +84,54 @@ func TestLogsFollowARunToItsEnd(t *testing.T) {
 		}
 		if strings.Contains(lab.Run(t, who, "sbx", "ps").Stdout, list.Runs[0].Run) {
 			t.Error("it is still under way")
+		}
+	})
+}
+
+// What the command makes does not get its receipt, or others', out of sight.
+func TestReceiptsStayReadable(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		got := run(t, lab, who, "--", "python3", "-c", `
+import os
+for i in range(16):
+    os.mkdir("d" * 200); os.chdir("d" * 200)
+for i in range(3000):
+    name = "%04d" % i + "e" * 180
+    os.mkdir(name); open(name + "/.envrc", "w").write("x")`)
+		succeeded(t, outside(t, lab, who, "rm -r d*"))
+		succeeded(t, got)
+		file := filepath.Join(got.RunDir, "receipt.json")
+		info, err := os.Stat(file)
+		must(t, err)
+		said, _ := got.Receipt(t)["set_aside"].([]any)
+		left, _ := got.Receipt(t)["set_aside_left"].(float64)
+		consumer, _ := got.Receipt(t)["consumer"].(string)
+		if info.Size() > 1<<20 || len(said) == 0 || len(said)+int(left) != 3000 {
+			t.Errorf("the receipt has %d bytes, %d paths, and %v besides", info.Size(), len(said), left)
+		}
+		if len(got.Stderr) > 4000 {
+			t.Errorf("stderr has %d bytes", len(got.Stderr))
+		}
+		says(t, got.Stderr, "and 2992 more moved to ")
+		printed(t, outside(t, lab, who, "tar -tf "+got.RunDir+"/set-aside.tar | grep -c /.envrc"), "3000\n")
+
+		must(t, os.Truncate(file, 17<<20))
+		listed := lab.Run(t, who, "sbx", "runs", "list")
+		succeeded(t, listed)
+		says(t, listed.Stdout, "unreadable", "python3")
+		says(t, listed.Stderr, "too large")
+		for _, flags := range [][]string{nil, {"--consumer", consumer}} {
+			var list struct {
+				Runs []struct {
+					Run, State, Problem string
+					Exit                int
+				}
+			}
+			answer := lab.Run(t, who, append([]string{"sbx", "runs", "list", "--json"}, flags...)...)
+			if err := json.Unmarshal([]byte(answer.Stdout), &list); err != nil || len(list.Runs) != 1 || list.Runs[0].State != "unreadable" || list.Runs[0].Exit != -1 {
+				t.Errorf("%v: %v: %s", flags, err, answer.Stdout)
+			}
 		}
 	})
 }

@@ -52,40 +52,6 @@ type Receipt struct {
 	Aside
 }
 
-// Aside is what became of what the command had put where programs outside would run
-// or obey it. Paths are absolute.
-type Aside struct {
-	SetAside []string  `json:"set_aside"` // moved into set-aside.tar of the run's directory
-	Renamed  []Renamed `json:"renamed"`   // what that could not take
-	Cleaned  []Cleaned `json:"cleaned"`   // configurations of new repositories
-	Replaced []string  `json:"replaced"`  // guarded files that somebody outside changed meanwhile
-}
-
-// Renamed is what was renamed where it lay.
-type Renamed struct {
-	Path string `json:"path"`
-	To   string `json:"to"`
-}
-
-// Cleaned is a git configuration from which settings were taken; set-aside.tar has it
-// as it was.
-type Cleaned struct {
-	Path     string   `json:"path"`
-	Settings []string `json:"settings"`
-}
-
-// AsidePaths lists all that was set aside in one way or another.
-func (a Aside) AsidePaths() []string {
-	out := append([]string{}, a.SetAside...)
-	for _, r := range a.Renamed {
-		out = append(out, r.Path)
-	}
-	for _, c := range a.Cleaned {
-		out = append(out, c.Path)
-	}
-	return out
-}
-
 // Shown is a path of the host that shows inside, or is hidden.
 type Shown struct {
 	Path   string `json:"path"`
@@ -274,7 +240,8 @@ type Swept struct {
 	Removed   []string  `json:"removed"`         // scratch directories and cgroups
 	Freed     string    `json:"freed,omitempty"` // the slot or place in a queue that it still had
 	Cgroups   []string  `json:"-"`               // that may be left
-	SetAside  []string  `json:"set_aside"`       // what its command had left where programs outside would run it
+	SetAside  []string  `json:"set_aside"`       // the first of what its command had left where programs outside would run it
+	Left      int       `json:"set_aside_left"`  // how many there were besides
 	Detail    string    `json:"detail,omitempty"`
 }
 
@@ -352,16 +319,6 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 		p.Swept[i].Removed, p.Swept[i].SetAside = present(p.Swept[i].Removed), present(p.Swept[i].SetAside)
 	}
 	return json.Marshal(p)
-}
-
-// lists returns a whose lists are all present.
-func (a Aside) lists() Aside {
-	a.SetAside, a.Renamed, a.Replaced = present(a.SetAside), present(a.Renamed), present(a.Replaced)
-	a.Cleaned = append([]Cleaned{}, a.Cleaned...)
-	for i := range a.Cleaned {
-		a.Cleaned[i].Settings = present(a.Cleaned[i].Settings)
-	}
-	return a
 }
 
 // present returns s, or an empty slice in place of nil.

@@ -242,7 +242,7 @@ func (f *fence) setAside() error {
 		return closing(survey, f.id, begun, archive)
 	})
 	f.receipt.Aside = result
-	if (len(result.AsidePaths()) > 0 || len(result.Replaced) > 0) && f.o.OnSetAside != nil {
+	if result.AsideCount() > 0 && f.o.OnSetAside != nil {
 		f.o.OnSetAside(result, filepath.Join(f.run.Dir(), artifact.AsideFile))
 	}
 	return err
@@ -275,7 +275,7 @@ func closing(s project.Survey, run string, receipt event.Receipt, archive *proje
 	if closed := archive.Close(); err == nil {
 		err = closed
 	}
-	return out, err
+	return event.BoundAside(out), err
 }
 
 // collect takes over what the command left in $SBX_ARTIFACTS.

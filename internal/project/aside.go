@@ -66,6 +66,7 @@ type cleaner struct {
 	opened  []opened
 	later   []string // renamed directories, which have not been searched
 	errs    []error
+	left    int // errors besides
 }
 
 // file is a guarded file, wherever it lies now. Moving the directory that it is in
@@ -106,7 +107,22 @@ func (t Tree) setAside(run string, started time.Time, to *Archive, out *Result) 
 		c.later = c.later[1:]
 		c.search(next)
 	}
+	if c.left > 0 {
+		c.errs = append(c.errs, fmt.Errorf("and %d more such errors", c.left))
+	}
 	return errors.Join(c.errs...)
+}
+
+// maxErrors bounds what is said of one tree: the command chooses how much cannot be
+// dealt with.
+const maxErrors = 20
+
+func (c *cleaner) note(err error) {
+	if len(c.errs) < maxErrors {
+		c.errs = append(c.errs, err)
+	} else {
+		c.left++
+	}
 }
 
 // search goes through a part of the tree as it is now, and deals with what it finds
@@ -119,7 +135,7 @@ func (c *cleaner) search(from string) {
 	s := newSearch(c.fd(), limit, skipper(c.tree.Skipped))
 	s.open = c.openUp
 	if err := errors.Join(s.run(from), c.unsearched(s)); err != nil {
-		c.errs = append(c.errs, fmt.Errorf("looking for what the command left in %s: %w", c.tree.Root, err))
+		c.note(fmt.Errorf("looking for what the command left in %s: %w", c.tree.Root, err))
 	}
 	slices.SortFunc(s.finds, func(a, b find) int { return strings.Compare(a.path, b.path) })
 	for _, f := range s.finds {
@@ -447,7 +463,7 @@ func (c *cleaner) walk(p string, visit func(p string, stat unix.Stat_t) error) e
 }
 
 func (c *cleaner) fail(p string, err error) {
-	c.errs = append(c.errs, fmt.Errorf("setting aside %q in %s: %w", p, c.tree.Root, err))
+	c.note(fmt.Errorf("setting aside %.200q in %s: %w", p, c.tree.Root, err))
 }
 
 // maxRenamed bounds how much of a name is kept, in bytes: with what is put before it,
@@ -507,7 +523,7 @@ func (c *cleaner) remove(p string) error {
 	for i, p := range slices.Backward(all) {
 		err := c.in(path.Dir(p), func(dir int) error { return unix.Unlinkat(dir, path.Base(p), flags[i]) })
 		if err != nil {
-			return fmt.Errorf("removing %q: %w", p, err)
+			return fmt.Errorf("removing %.200q: %w", p, err)
 		}
 	}
 	return nil

@@ -296,6 +296,20 @@ func TestSearchesAreBounded(t *testing.T) {
 	}
 }
 
+// What cannot be dealt with is a failure, of which the first ones are said.
+func TestErrorsAreBounded(t *testing.T) {
+	m := makeProject(t, "true")
+	s := m.look()
+	// Repositories whose path is as long as the kernel takes, so that nothing in them is reached.
+	m.sh(`perl -e 'for (1..20) { mkdir "x" x 200; chdir "x" x 200 } for (100..199) { $d = $_ . "r" x 67; mkdir $d; mkdir "$d/$_" for qw(objects refs); open F, ">", "$d/HEAD" }'`)
+	archive := &Archive{Open: func() (io.WriteCloser, error) { return nopCloser{io.Discard}, nil }}
+	_, err := s.SetAside("r1", time.Now(), archive)
+	if err == nil || !strings.Contains(err.Error(), "more such errors") || len(err.Error()) > 20_000 {
+		t.Errorf("%.2000v", err)
+	}
+	m.sh("rm -r x*")
+}
+
 // A user edits what is theirs while the command runs.
 func TestWhatSomebodyOutsideReplacesIsOnlyNamed(t *testing.T) {
 	m := makeProject(t, "git init -q .; mkdir .vscode; touch .envrc .vscode/settings.json")

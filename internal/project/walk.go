@@ -85,7 +85,7 @@ func (s *search) run(from string) error {
 		s.queue = s.queue[1:]
 		s.dirs++
 		if err := s.directory(next); err != nil {
-			return fmt.Errorf("searching %q: %w", next.path, err)
+			return fmt.Errorf("searching %.200q: %w", next.path, err)
 		}
 		if len(s.finds) > maxFinds {
 			return fmt.Errorf("there are over %d files that programs outside would run or obey", maxFinds)
