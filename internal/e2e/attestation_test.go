@@ -132,7 +132,7 @@ func TestVector30_AnIrreversibleCommandRunsOnceWithAnAttestation(t *testing.T) {
 		o.host(0, "git", "--git-dir", "remote.git", "rev-parse", "--verify", "-q", "main")
 		a := r.Attestation
 		if a == nil || a.Use != event.AttestationSpent || a.Task != "task-7" || a.Ordinal != 3 || a.ApprovedBy != "ops@widget.test" || !a.SingleUse ||
-			!strings.HasPrefix(a.Fingerprint, "SHA256:") || len(r.FloorList.Matched) != 1 || r.FloorList.Matched[0] != "git push" || r.FloorList.Version != 1 {
+			!strings.HasPrefix(a.Fingerprint, "SHA256:") || len(r.FloorList.Matched) != 1 || r.FloorList.Matched[0] != "git push" || r.FloorList.Version != 2 {
 			t.Errorf("attestation %+v, floor list %+v", a, r.FloorList)
 		}
 		order(t, r, "command floor-list grant stale-revoke ensure attestation prove-floor apply-grant run kill set-aside collect revoke")
@@ -215,7 +215,7 @@ func TestVector31_WordsOfTwoStatementsNeedNoApproval(t *testing.T) {
 		if err := json.Unmarshal(got.File(t, "receipt.json"), &r); err != nil {
 			t.Fatal(err)
 		}
-		if len(r.FloorList.Matched) != 0 || r.FloorList.Version != 1 || r.Attestation != nil {
+		if len(r.FloorList.Matched) != 0 || r.FloorList.Version != 2 || r.Attestation != nil {
 			t.Errorf("%+v %+v", r.FloorList, r.Attestation)
 		}
 		for _, script := range []string{"git -C . push", "sudo git push", `bash -c "git push"`, "git \\\n push", "x=$(npm publish)"} {

@@ -50,6 +50,7 @@ func TestACallUnderAKeyRunsOnce(t *testing.T) {
 		for name, other := range map[string][]string{
 			"another command":   {"--key", "k1", "--", "sh", "-c", "echo x >> ran"},
 			"another timeout":   append([]string{"--timeout", "5m"}, script...),
+			"another limit":     append([]string{"--memory", "1GiB"}, script...),
 			"another variable":  append([]string{"--env", "LANG=C"}, script...),
 			"another directory": append([]string{"-C", ".git/.."}, append([]string{"--ro"}, script...)...),
 			"another grant":     append([]string{"--profile", "rust-install"}, script...),

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/artifact"
+	"github.com/fractalboxdev/sbx/internal/class"
 	"github.com/fractalboxdev/sbx/internal/event"
 	"github.com/fractalboxdev/sbx/internal/grant"
 	"github.com/fractalboxdev/sbx/internal/sandbox"
@@ -78,6 +79,7 @@ type payload struct {
 	Stdin     string          `json:"stdin"`
 	Tree      []sandbox.Entry `json:"tree"` // the root file system around the project, and with it the recipe
 	Class     string          `json:"class"`
+	Limits    class.Limits    `json:"limits,omitzero"` // the caller's own; the time is Timeout
 }
 
 func (f *fence) payload(s *store.Store) (digest string, err error) {
@@ -92,8 +94,9 @@ func (f *fence) payload(s *store.Store) (digest string, err error) {
 	facts.Protected = nil // it depends on what is in the project, which the call itself may have changed
 	p := payload{
 		Argv: f.o.Argv, Grant: f.digest(), Position: f.o.Position.String(), Workdir: facts.Workdir, Paths: f.paths.Shown, Timeout: f.o.Timeout,
-		Stdin: f.o.StdinDigest, Tree: f.describe(facts, who, caches).Tree, Class: string(f.class()),
+		Stdin: f.o.StdinDigest, Tree: f.describe(facts, who, caches).Tree, Class: string(f.class()), Limits: f.o.Limits,
 	}
+	p.Limits.Time = 0
 	for _, e := range f.receipt.Endpoints {
 		p.Endpoints = append(p.Endpoints, e.Ecosystem+" "+e.URL)
 	}
