@@ -151,6 +151,14 @@ func TestCase05_FailsClosed(t *testing.T) {
 			}
 			nothingRan(t, lab, who)
 		}
+		for limit, what := range map[string]string{"-u 12": "processes", "-u 31": "processes", "-v 400000": "address space", "-d 90000": "memory for data"} {
+			if what == "processes" && who == sbxtest.AsRoot {
+				continue // it does not bind root
+			}
+			got := outside(t, lab, who, `exec bash -c 'ulimit `+limit+`; exec "$SBX" exec -- touch ran'`)
+			refused(t, got, "sbx: not enough "+what, "ulimit "+limit[:2])
+			nothingRan(t, lab, who)
+		}
 		for _, state := range []string{"/proc/self/state", "/sys/state", "/dev/null"} {
 			got := outside(t, lab, who, `XDG_STATE_HOME=`+state+` exec "$SBX" exec -- touch ran`)
 			refused(t, got, "sbx: ", state)

@@ -58,17 +58,34 @@ static void read_arguments(char name[64], char command[64])
 		strcpy(command, line + first + 1);
 }
 
-// The fewest descriptors that sbx works with; with a few less the Go runtime itself
-// would crash.
-#define FEWEST 64
+// What sbx needs at least. With less the Go runtime itself would crash, with a status that
+// could be the command's.
+static const struct need {
+	int resource;
+	rlim_t least;
+	const char *what, *of, *flag;
+	rlim_t unit; // of ulimit
+} needs[] = {
+	{ RLIMIT_NOFILE, 64, "descriptors", "", "-n", 1 },
+	{ RLIMIT_NPROC, 32, "processes", "", "-u", 1 },
+	{ RLIMIT_AS, 1 << 30, "address space", " bytes", "-v", 1024 },
+	{ RLIMIT_DATA, 96 << 20, "memory for data", " bytes", "-d", 1024 },
+};
 
-static void check_descriptors(void)
+static void check_limits(void)
 {
-	struct rlimit files;
+	const struct need *n;
+	struct rlimit l;
+	rlim_t has;
 
-	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_max < FEWEST) {
-		dprintf(2, "sbx: too few descriptors: the hard limit is %lu, and sbx needs %d\n  next: raise it, as in: ulimit -n %d\n",
-			(unsigned long)files.rlim_max, FEWEST, FEWEST);
+	for (n = needs; n < needs + sizeof needs / sizeof *needs; n++) {
+		if (getrlimit(n->resource, &l) < 0 || (n->resource == RLIMIT_NPROC && geteuid() == 0))
+			continue;
+		has = n->resource == RLIMIT_NOFILE ? l.rlim_max : l.rlim_cur; // the runtime raises that one
+		if (has >= n->least)
+			continue;
+		dprintf(2, "sbx: not enough %s: the limit is %llu%s, and sbx needs %llu\n  next: raise it, as in: ulimit %s %llu\n", n->what,
+			(unsigned long long)has, n->of, (unsigned long long)n->least, n->flag, (unsigned long long)(n->least / n->unit));
 		_exit(125);
 	}
 }
@@ -244,7 +261,7 @@ __attribute__((constructor(101))) static void sbx_stage(void)
 		sbx_init_main();
 	if (strcmp(command, "init") != 0)
 		unsetenv("_LIBCONTAINER_INITPIPE");
-	check_descriptors();
+	check_limits();
 	fill_stdio();
 	sbx_euid = (int)geteuid(), sbx_egid = (int)getegid();
 	if (!fences(command))
