@@ -76,6 +76,8 @@ func (f *fence) proof() (proved bool, err error) {
 		return true, f.network.probes.finish()
 	case m.Kind == msgEmpty && f.outOfMemory():
 		return false, f.noRoom()
+	case m.Kind == msgEmpty:
+		return false, errors.New("proving the floor: the sandbox's first process ended, as by a signal")
 	}
 	return false, fmt.Errorf("proving the floor: the runner said %q", m.Kind)
 }
@@ -119,6 +121,7 @@ func (f *fence) apply(ctx context.Context) error {
 		}
 		f.network.tls.RootCAs = roots
 	}
+	f.granted = true
 	f.network.proxy.Apply(f.derived.Grant.Policy())
 	if err := f.network.proxy.ProvePlaceholders(ctx); err != nil {
 		return err

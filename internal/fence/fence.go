@@ -100,6 +100,7 @@ type fence struct {
 	answered *event.Receipt // of an earlier run, which answers the call
 	denials  []event.Denial // of that run
 	written  *event.Receipt // as it stands in the records: what a later call is answered with
+	granted  bool           // the policy was the grant, at least for a time
 	launched bool           // the command may have begun
 	settled  bool           // the position is
 
@@ -510,9 +511,12 @@ func (f *fence) checkRevoke() {
 	if len(unverified) == 0 {
 		return
 	}
-	const treat = "look for what is left with `sbx doctor`, and treat the grant as still open"
+	next := "look for what is left with `sbx doctor`"
+	if f.granted {
+		next += ", and treat the grant as still open"
+	}
 	message := "the revoke could not be verified: " + strings.Join(unverified, "; ")
-	f.alsoRefused(&f.receipt.Result, &event.Refusal{Kind: event.RefusedSandbox, Step: stepRevoke, Message: message, Next: treat})
+	f.alsoRefused(&f.receipt.Result, &event.Refusal{Kind: event.RefusedSandbox, Step: stepRevoke, Message: message, Next: next})
 }
 
 // alsoRefused fails the call for one more reason: the first is the refusal, since the
