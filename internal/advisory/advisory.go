@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,10 +39,13 @@ const (
 	Unknown     State = "unknown"
 )
 
-// Parse reads an advisory strictly: unknown keys, versions that are none and a
-// validity that is empty are errors.
+// Parse reads an advisory strictly: keys that are unknown, in other case or there twice,
+// versions that are none and a validity that is empty are errors.
 func Parse(text []byte) (Advisory, error) {
 	var a Advisory
+	if err := checkKeys(text); err != nil {
+		return Advisory{}, fmt.Errorf("parsing the advisory: %w", err)
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&a); err != nil {
@@ -62,6 +66,37 @@ func Parse(text []byte) (Advisory, error) {
 		return Advisory{}, errors.New("parsing the advisory: it has to expire after it was issued")
 	}
 	return a, nil
+}
+
+var keys = []string{"min_supported", "lost_below", "component_only", "issued", "expires", "serial"}
+
+// checkKeys demands each key as it is written here and at most once. The decoder would
+// take another case for it, and the last of two: somebody who reads the file may have
+// signed the first.
+func checkKeys(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if begin, err := d.Token(); err != nil || begin != json.Delim('{') {
+		return errors.New("it is no JSON object")
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return err
+		}
+		key, _ := token.(string)
+		switch {
+		case !slices.Contains(keys, key):
+			return fmt.Errorf("the key %q is unknown; there are %s", key, strings.Join(keys, ", "))
+		case seen[key]:
+			return fmt.Errorf("the key %q is there twice", key)
+		}
+		seen[key] = true
+		if err := d.Decode(new(json.RawMessage)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // described is what git adds to a version for later commits.

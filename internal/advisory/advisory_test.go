@@ -56,6 +56,8 @@ func TestAdvisoryIsParsedStrictly(t *testing.T) {
 	for name, change := range map[string][2]string{
 		"unknown key": {`"serial"`, `"seriall"`}, "no serial": {`"serial":3`, `"serial":0`}, "no version": {`v1.2.0`, `one`},
 		"empty validity": {"2027", "2025"}, "trailing text": {`3}`, `3}{}`}, "not JSON": {`{`, ``}, "no expiry": {`"expires":"2027-01-01T00:00:00Z",`, ``},
+		"a key twice": {`"serial":3`, `"serial":3,"serial":3`}, "a key in other case": {`"min_supported"`, `"MIN_SUPPORTED"`},
+		"a key twice, once in other case": {`"serial":3`, `"serial":3,"Serial":4`}, "a key twice, once escaped": {`"serial":3`, `"serial":3,"seri\u0061l":4`}, "a list": {`{`, `[{`},
 	} {
 		if _, err := Parse([]byte(strings.Replace(good, change[0], change[1], 1))); err == nil {
 			t.Errorf("%s: parsed", name)
