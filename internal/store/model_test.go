@@ -227,14 +227,21 @@ func (m *modeller) spend(s *Store) {
 // judge puts a verdict, now and then an older one than what is there.
 func (m *modeller) judge(s *Store) {
 	v := verdict.Record{
-		Deployment: m.name("d", 2), Kind: []verdict.Kind{verdict.Canary, verdict.Dogfood}[m.r.IntN(2)], Outcome: verdict.Passed,
-		Run: fmt.Sprintf("r%d", m.step), At: m.now.Add(-time.Duration(m.r.Int64N(int64(4 * time.Hour)))).Truncate(time.Millisecond), Evidence: json.RawMessage("{}"),
+		Deployment: m.name("d", 2), Kind: []verdict.Kind{verdict.Canary, verdict.Dogfood}[m.r.IntN(2)],
+		Outcome: []verdict.Outcome{verdict.Passed, verdict.Failed, verdict.Inconclusive}[m.r.IntN(3)],
+		Run:     fmt.Sprintf("r%d", m.step), At: m.now.Add(-time.Duration(m.r.Int64N(int64(4 * time.Hour)))).Truncate(time.Millisecond), Evidence: json.RawMessage("{}"),
 	}
 	if err := s.Update(m.Context(), func(t *Tx) error { return t.PutVerdict(v) }); err != nil {
 		m.Fatal(err)
 	}
 	id := v.Deployment + " " + string(v.Kind)
-	if was, ok := m.verdicts[id]; !ok || !v.At.Before(was.At) || was.At.After(v.At.Add(clockStep)) {
+	was, ok := m.verdicts[id]
+	lately := func(failed, later verdict.Record) bool { // one that could not tell does not take the place of a failure
+		after := later.At.Sub(failed.At)
+		return failed.Outcome == verdict.Failed && later.Outcome == verdict.Inconclusive && after >= 0 && after < 24*time.Hour
+	}
+	younger := !v.At.Before(was.At) || was.At.After(v.At.Add(clockStep))
+	if !ok || lately(v, was) || younger && !lately(was, v) {
 		m.verdicts[id] = v
 	}
 	for id, old := range m.verdicts {
@@ -263,7 +270,7 @@ func (m *modeller) expected() (lines []string) {
 		lines = append(lines, fmt.Sprintf("spent %s %s %d in %s", s.Nonce, s.Task, s.Ordinal, s.Run))
 	}
 	for id, v := range m.verdicts {
-		lines = append(lines, "verdict "+id+": "+v.Run+" "+v.At.String())
+		lines = append(lines, "verdict "+id+": "+string(v.Outcome)+" "+v.Run+" "+v.At.String())
 	}
 	slices.Sort(lines)
 	return lines
@@ -297,7 +304,7 @@ func (m *modeller) seen(s *Store) (lines []string) {
 				v, err := t.Verdict(deployment, kind)
 				errs = append(errs, err)
 				if v != nil {
-					lines = append(lines, "verdict "+deployment+" "+string(kind)+": "+v.Run+" "+v.At.String())
+					lines = append(lines, "verdict "+deployment+" "+string(kind)+": "+string(v.Outcome)+" "+v.Run+" "+v.At.String())
 				}
 			}
 		}

@@ -43,21 +43,34 @@ const (
 )
 
 // PutVerdict keeps a judgement in place of an older one of the same deployment and
-// kind. A younger one that is already there stays.
+// kind. A younger one that is already there stays. Whichever came first, a failure is not
+// lost to a judgement that it outweighs.
 func (t *Tx) PutVerdict(r verdict.Record) error {
+	was, err := t.Verdict(r.Deployment, r.Kind)
+	if err != nil {
+		return err
+	}
+	if was == nil || r.Outweighs(*was) || supersedes(r, *was) && !was.Outweighs(r) {
+		if err := t.replaceVerdict(r); err != nil {
+			return err
+		}
+	}
+	_, err = t.exec("DELETE FROM verdicts WHERE at < ?", r.At.Add(-verdictsKept).UnixMilli())
+	return err
+}
+
+// supersedes reports whether r is the younger one, or what was there of a wrong clock.
+func supersedes(r, was verdict.Record) bool {
+	return !r.At.Before(was.At) || was.At.After(r.At.Add(clockStep))
+}
+
+func (t *Tx) replaceVerdict(r verdict.Record) error {
 	evidence := string(r.Evidence)
 	if evidence == "" {
 		evidence = "null"
 	}
-	_, err := t.exec(`INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (deployment, kind) DO UPDATE SET outcome = excluded.outcome, diagnosis = excluded.diagnosis,
-			run = excluded.run, at = excluded.at, evidence = excluded.evidence
-		WHERE excluded.at >= verdicts.at OR verdicts.at > ?`,
-		r.Deployment, string(r.Kind), string(r.Outcome), r.Diagnosis, r.Run, r.At.UnixMilli(), evidence, r.At.Add(clockStep).UnixMilli())
-	if err != nil {
-		return err
-	}
-	_, err = t.exec("DELETE FROM verdicts WHERE at < ?", r.At.Add(-verdictsKept).UnixMilli())
+	_, err := t.exec("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?)",
+		r.Deployment, string(r.Kind), string(r.Outcome), r.Diagnosis, r.Run, r.At.UnixMilli(), evidence)
 	return err
 }
 

@@ -109,3 +109,41 @@ func TestAVerdictOfAWrongClockIsReplaced(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A failure of the last 24 hours stays when a later probe could not tell, in whatever order
+// the two are put; one that passed takes its place.
+func TestAFailureStaysWhenALaterProbeCouldNotTell(t *testing.T) {
+	s := open(t, stateDir(t))
+	at := time.UnixMilli(1_767_355_200_000).UTC()
+	for i, row := range []struct {
+		first, second     verdict.Outcome
+		firstAt, secondAt time.Duration // after at
+		want              verdict.Outcome
+	}{
+		{verdict.Failed, verdict.Inconclusive, 0, time.Hour, verdict.Failed},
+		{verdict.Inconclusive, verdict.Failed, time.Hour, 0, verdict.Failed},
+		{verdict.Failed, verdict.Inconclusive, 0, 24 * time.Hour, verdict.Inconclusive},
+		{verdict.Failed, verdict.Passed, 0, time.Hour, verdict.Passed},
+		{verdict.Passed, verdict.Inconclusive, 0, time.Hour, verdict.Inconclusive},
+	} {
+		deployment := fmt.Sprint("d", i)
+		err := s.Update(t.Context(), func(tx *Tx) error {
+			for _, r := range []verdict.Record{
+				{Deployment: deployment, Kind: verdict.Canary, Outcome: row.first, At: at.Add(row.firstAt)},
+				{Deployment: deployment, Kind: verdict.Canary, Outcome: row.second, At: at.Add(row.secondAt)},
+			} {
+				if err := tx.PutVerdict(r); err != nil {
+					return err
+				}
+			}
+			got, err := tx.Verdict(deployment, verdict.Canary)
+			if err != nil || got == nil || got.Outcome != row.want {
+				t.Errorf("%s, then %s: %+v, %v; want %s", row.first, row.second, got, err, row.want)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

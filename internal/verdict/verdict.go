@@ -68,3 +68,10 @@ func (r Record) Fresh(deployment string, now time.Time) bool {
 	}
 	return false
 }
+
+// Outweighs reports whether the record stays although a later one of the same deployment
+// and kind has come: that a probe could not tell takes nothing back of what an earlier one
+// saw fail.
+func (r Record) Outweighs(later Record) bool {
+	return r.Outcome == Failed && later.Outcome == Inconclusive && r.Fresh(later.Deployment, later.At)
+}

@@ -96,6 +96,30 @@ func TestVector39_RecordsGrowOld(t *testing.T) {
 	}
 }
 
+func TestOnlyAFreshFailureOutweighsWhatCouldNotTell(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, row := range []struct {
+		was, later Outcome
+		deployment string
+		age        time.Duration
+		want       bool
+	}{
+		{Failed, Inconclusive, "d", time.Hour, true},
+		{Failed, Inconclusive, "d", 24 * time.Hour, false},
+		{Failed, Inconclusive, "d", -time.Second, false},
+		{Failed, Inconclusive, "other", time.Hour, false},
+		{Failed, Passed, "d", time.Hour, false},
+		{Failed, Failed, "d", time.Hour, false},
+		{Passed, Inconclusive, "d", time.Hour, false},
+		{Inconclusive, Inconclusive, "d", time.Minute, false},
+	} {
+		was := Record{Deployment: row.deployment, Outcome: row.was, At: now.Add(-row.age)}
+		if got := was.Outweighs(Record{Deployment: "d", Outcome: row.later, At: now}); got != row.want {
+			t.Errorf("%s of %q, %s old, and then %s: %v", row.was, row.deployment, row.age, row.later, got)
+		}
+	}
+}
+
 func TestEveryPartOfADeploymentChangesItsID(t *testing.T) {
 	whole := func() Deployment {
 		return Deployment{
