@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/canary"
 	"github.com/fractalboxdev/sbx/internal/deploy"
@@ -114,7 +116,14 @@ func (o *canaryOptions) probe(ctx context.Context, e *environment, d *deployment
 	f.Workdir = dir
 	done := e.say.Progress("probing a sandbox")
 	defer done()
-	return canary.Run(ctx, canary.Options{Fence: f, Attack: o.attack, Scratch: scratch})
+	// The fence takes these signals as well, and ends the run.
+	asked, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	defer stop()
+	r, err = canary.Run(ctx, canary.Options{Fence: f, Attack: o.attack, Scratch: scratch})
+	if asked.Err() != nil && r.Record.Outcome == verdict.Inconclusive {
+		r.Record.Outcome, r.Record.Diagnosis = verdict.Deferred, "the probe was asked to end before it could tell"
+	}
+	return r, err
 }
 
 // conclude says the verdict and what it rests on.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	sbx "github.com/fractalboxdev/sbx"
@@ -54,12 +55,13 @@ func (e *environment) identify(ctx context.Context, c config.Config, state strin
 	return &deployment{config: c, state: state, store: s, id: d.ID()}, nil
 }
 
-// options are what the fence is told of every run that sbx makes for itself.
+// options are what the fence is told of every run that sbx makes for itself. Such a run
+// never queues, whatever the operator wants of others: whoever asked for it tries again.
 func (d *deployment) options(e *environment, consumer string) fence.Options {
 	return fence.Options{
 		Self: e.build.Self, Env: e.env, Grace: d.config.Grace.V, StateDir: d.state, Consumer: consumer,
 		Config: e.configFiles(), Version: e.build.Version, OnSwept: e.sweptLines, Classes: d.config.Definition,
-		Store: func() (*store.Store, error) { return d.store, nil }, Class: d.config.DefaultClass.V, Pools: e.poolsOf(d.config),
+		Store: func() (*store.Store, error) { return d.store, nil }, Class: d.config.DefaultClass.V, Pools: waiting{queueGiven: true}.apply(e.poolsOf(d.config)),
 	}
 }
 
@@ -88,11 +90,19 @@ func (e *environment) requireCanary(ctx context.Context) error {
 	return nil
 }
 
+// endWithin is how long one of sbx's own commands may take to take everything back, once
+// it has been asked to end.
+const endWithin = 20 * time.Second
+
 // again runs one of sbx's own commands in a process of its own: a fencing sbx is split
-// before it starts. It returns what the command printed; the error has what it said.
+// before it starts. It returns what the command printed; the error has what it said. The
+// command is asked to end with the context, and when this process dies.
 func (e *environment) again(ctx context.Context, argv ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", argv...) //nolint:gosec // one of our own commands
 	cmd.Args[0], cmd.Env = "sbx", e.env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = endWithin
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {

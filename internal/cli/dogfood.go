@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/deploy"
 	"github.com/fractalboxdev/sbx/internal/dogfood"
@@ -72,12 +74,15 @@ func (o *dogfoodOptions) run(ctx context.Context, e *environment) error {
 			return e.conclude(canaryJSON{Record: *known, Cached: true}, nil, o.json)
 		}
 	}
+	// A rehearsal that is asked to end still takes back what it has.
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	defer stop()
 	done := e.say.Progress("rehearsing")
 	r, err := dogfood.Run(ctx, dogfood.Options{
 		Repo: o.repo,
 		Pass: func(ctx context.Context, plan string) (verdict.Pass, error) { return e.startPass(ctx, o.repo, plan) },
 		Forget: func(ctx context.Context, key string) error {
-			_, err := d.store.Decide(ctx, fence.KeyScope(dogfoodConsumer, ""), key)
+			_, err := d.store.Decide(context.WithoutCancel(ctx), fence.KeyScope(dogfoodConsumer, ""), key)
 			return err
 		},
 	})

@@ -246,6 +246,59 @@ func TestVerifyDeployWaitsForAPool(t *testing.T) {
 	})
 }
 
+// Where the operator lets runs queue, those that sbx makes for itself do not: who asked
+// for them tries again.
+func TestProbesNeverQueue(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	lab.Configure("queue = true\nwait = \"0s\"\n" + oneTask)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		holder := hold(t, lab, who)
+		for _, probe := range []string{"canary", "dogfood"} {
+			got := within(t, time.Minute, lab, who, lab.Command(t, who, "sbx", probe, "--fresh", "--json"))
+			if got.Exit != 1 || !strings.Contains(got.Stdout, `"outcome": "deferred"`) {
+				t.Errorf("%s: exit status %d\n%s%s", probe, got.Exit, got.Stdout, got.Stderr)
+			}
+		}
+		holder.letGo(t)
+		idle(t, lab, who)
+	})
+}
+
+// A probe that hangs ends with its server, whether that is asked to end or killed.
+func TestAProbeEndsWithItsServer(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		succeeded(t, lab.Run(t, who, "sbx", "state", "migrate"))
+		for _, row := range []struct {
+			signal unix.Signal
+			exit   int
+		}{{unix.SIGTERM, 0}, {unix.SIGKILL, 128 + int(unix.SIGKILL)}} {
+			socket := filepath.Join(lab.Home(who), "run/serve.sock")
+			server := lab.Command(t, who, sbxtest.BrokenBinary(t), "serve", "--socket", socket)
+			server.Env = append(server.Env, "SBX_BREAK=fault:prove-floor:wait")
+			said := newOutput()
+			server.Stdout, server.Stderr = newOutput(), said
+			lab.Start(t, server)
+			said.until(t, "serving on ")
+			client := lab.Command(t, who, "/usr/bin/curl", "-s", "-X", "POST", "--unix-socket", socket, "http://localhost/canary")
+			client.Stdout, client.Stderr = newOutput(), newOutput()
+			lab.Start(t, client)
+			eventually(t, time.Minute, "the probe has its slot", func() bool { return len(poolStatus(t, lab, who).Runs) == 1 })
+			began := time.Now()
+			must(t, server.Process.Signal(row.signal))
+			if exit := sbxtest.Wait(t, server); exit != row.exit || time.Since(began) > 30*time.Second {
+				t.Errorf("%s: exit status %d after %s: %s", row.signal, exit, time.Since(began), said)
+			}
+			sbxtest.Wait(t, client)
+			eventually(t, 30*time.Second, "the probe has ended", func() bool { return len(poolStatus(t, lab, who).Runs) == 0 })
+			nobodyRuns(t)
+			if strings.Contains(said.String(), "context") {
+				t.Errorf("%s: %s", row.signal, said)
+			}
+		}
+	})
+}
+
 // Only a signed advisory that is in force counts, and only one's own keys sign it.
 func TestAnAdvisoryIsBelievedOnlySigned(t *testing.T) {
 	lab := sbxtest.NewLab(t)

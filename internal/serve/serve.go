@@ -31,6 +31,15 @@ type Answers struct {
 	Health  func(context.Context) (any, int)
 }
 
+// within makes a probe end by itself or with the server, and not when who asked for it
+// has gone: its verdict is kept.
+func (a Answers) within(ctx context.Context) Answers {
+	canary, dogfood := a.Canary, a.Dogfood
+	a.Canary = func(context.Context) (any, int) { return canary(ctx) }
+	a.Dogfood = func(context.Context) (any, int) { return dogfood(ctx) }
+	return a
+}
+
 // ErrInUse is a socket that another server listens on.
 var ErrInUse = errors.New("another server listens there")
 
@@ -100,11 +109,11 @@ const (
 	maxHeader      = 16 << 10         // bytes
 )
 
-// Run serves until the context ends, then lets requests in flight finish for a while. A
-// connection serves one request.
+// Run serves until the context ends, and probes end with it; other requests in flight may
+// finish. A connection serves one request.
 func Run(ctx context.Context, l net.Listener, a Answers) error {
 	s := &http.Server{
-		Handler: newHandler(l.Addr(), a), ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, MaxHeaderBytes: maxHeader,
+		Handler: newHandler(l.Addr(), a.within(ctx)), ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, MaxHeaderBytes: maxHeader,
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
 	s.SetKeepAlivesEnabled(false)
@@ -190,8 +199,7 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/dogfood" {
 		ask = h.answers.Dogfood
 	}
-	// A probe ends by itself, also when who asked for it has gone: its verdict is kept.
-	v, status := ask(context.WithoutCancel(r.Context()))
+	v, status := ask(r.Context())
 	say(w, status, v)
 }
 

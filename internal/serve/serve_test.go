@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // serving starts a server and returns a client whose requests all reach it.
@@ -140,6 +141,44 @@ func TestOneProbeIsInFlight(t *testing.T) {
 	}
 	if status, _, _ := ask(t, c, "POST", "/dogfood", l.Addr().String()); status != 200 {
 		t.Errorf("after it: %d", status)
+	}
+}
+
+// A probe goes on when who asked has gone, and ends with the server.
+func TestAProbeEndsWithTheServerOnly(t *testing.T) {
+	l, err := ListenLoopback(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, ended := make(chan struct{}), make(chan struct{})
+	probe := func(ctx context.Context) (any, int) {
+		close(began)
+		<-ctx.Done()
+		close(ended)
+		return "ended", http.StatusOK
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() {
+		done <- Run(ctx, l, Answers{Canary: probe, Dogfood: ready("dogfood"), Health: ready("health")})
+	}()
+	c := dialled(t, l, "POST /canary HTTP/1.1\r\nHost: "+l.Addr().String()+"\r\n\r\n")
+	<-began
+	c.Close()
+	select {
+	case <-ended:
+		t.Error("the probe ended with who asked for it")
+	case <-time.After(200 * time.Millisecond):
+	}
+	stop()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the server waits for its probe")
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 // Outcome is the judgement of one probe run.
 type Outcome string
 
-// The outcomes. Deferred is no judgement: the probe could not be admitted, and
-// nothing is recorded.
+// The outcomes. Deferred is no judgement: the probe could not be admitted, or was asked
+// to end, and nothing is recorded.
 const (
 	Passed       Outcome = "passed"
 	Failed       Outcome = "failed"
