@@ -67,7 +67,7 @@ func (d *deployment) options(e *environment, consumer string) fence.Options {
 
 func (e *environment) deployOptions() deploy.Options {
 	version, _ := libseccomp()
-	return deploy.Options{Profiles: sbx.BuiltinProfiles, Config: e.configFiles(), Libseccomp: version}
+	return deploy.Options{Profiles: sbx.BuiltinProfiles, Config: e.configFiles(), Libseccomp: version, Binary: e.binary}
 }
 
 // requireCanary refuses a run unless the floor of this deployment has been proved

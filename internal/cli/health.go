@@ -22,7 +22,8 @@ import (
 const healthHelp = `Say in one word whether this deployment may let hostile code in, and why.
 
 ok             its canary passed within the last 24 hours, and nothing failed
-unverified     no fresh pass of this very deployment, or an advisory that cannot be believed
+unverified     no fresh pass of this very deployment, a binary that was replaced since it
+               started, or an advisory that cannot be believed
 misconfigured  configuration or store cannot be used, or a probe failed
 unsupported    the operator's advisory says so
 
@@ -55,11 +56,7 @@ func (e *environment) health(ctx context.Context) deploy.Health {
 		Store: deploy.StoreHealth{Known: store.Known()},
 	}
 	known, err := e.examine(ctx, &h)
-	problem := ""
-	if err != nil {
-		problem = err.Error()
-	}
-	h.Judge(problem, known, time.Now())
+	h.Judge(err, known, time.Now())
 	return h
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/fractalboxdev/sbx/internal/host"
 	"github.com/fractalboxdev/sbx/internal/sandbox/stage"
 	"github.com/fractalboxdev/sbx/internal/store"
 	"github.com/fractalboxdev/sbx/internal/term"
@@ -35,6 +36,7 @@ type environment struct {
 	build  Build
 	env    []string
 	vars   map[string]string
+	binary host.Binary // as it lay when sbx started
 	stdin  *os.File
 	stdout *os.File
 	stderr *os.File
@@ -50,7 +52,7 @@ type environment struct {
 }
 
 func newEnvironment(build Build, env []string, stdin, stdout, stderr *os.File) *environment {
-	e := &environment{build: build, env: env, stdin: stdin, stdout: stdout, stderr: stderr}
+	e := &environment{build: build, env: env, binary: host.RunningBinary(), stdin: stdin, stdout: stdout, stderr: stderr}
 	e.vars = make(map[string]string, len(env))
 	for _, pair := range env {
 		name, value, _ := strings.Cut(pair, "=")

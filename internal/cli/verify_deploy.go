@@ -23,6 +23,10 @@ const verifyHelp = `Gate a deploy: migrations, canary, health and dogfood in thi
 The first that does not pass ends it. What may change by waiting, a deferred probe or
 an unverified health, is tried again; everything else decides at once.
 
+All answers have to be about one deployment. Behind --socket it has to be this sbx's own,
+which a server that runs since before an upgrade is not, unless --deployment says another
+("any": whatever answers); behind --url any will do unless --deployment says which.
+
 Exit status: 0 passed; 1 decided otherwise, or tried in vain; 2 the command line means nothing.`
 
 // exitUsage is what verify-deploy exits with when its command line means nothing.
@@ -38,6 +42,7 @@ func newVerifyDeployCommand(e *environment) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.socket, "socket", "", "ask the sbx that serves on this unix socket `path`")
 	f.StringVar(&o.url, "url", "", "ask the sbx that serves at this `URL`")
+	f.StringVar(&o.deployment, "deployment", "", "the `ID` of the deployment that has to answer, as health prints it, or any (default: with --socket this sbx's own)")
 	f.IntVar(&o.attempts, "attempts", 10, "how often a check is tried at most")
 	f.DurationVar(&o.interval, "interval", 30*time.Second, "`time` between two tries")
 	f.BoolVar(&o.json, "json", false, "print JSON")
@@ -47,6 +52,7 @@ func newVerifyDeployCommand(e *environment) *cobra.Command {
 
 type verifyOptions struct {
 	socket, url string
+	deployment  string
 	attempts    int
 	interval    time.Duration
 	json        bool
@@ -57,7 +63,11 @@ func (o *verifyOptions) run(ctx context.Context, e *environment, args []string) 
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
-	v := deploy.Verification{Attempts: o.attempts, Interval: o.interval, OnAnswer: o.tell(e)}
+	expected, err := o.expected(ctx, e)
+	if err != nil {
+		return &exitError{exitNegative, err}
+	}
+	v := deploy.Verification{Attempts: o.attempts, Interval: o.interval, Deployment: expected, OnAnswer: o.tell(e)}
 	answers, passed, err := deploy.Verify(ctx, target, checks, v)
 	if err != nil {
 		return &exitError{exitNegative, err}
@@ -77,6 +87,24 @@ func (o *verifyOptions) run(ctx context.Context, e *environment, args []string) 
 	return nil
 }
 
+// anyDeployment is what --deployment says of a server that may be another build.
+const anyDeployment = "any"
+
+// expected is the id of the deployment that has to answer, "" for any.
+func (o *verifyOptions) expected(ctx context.Context, e *environment) (string, error) {
+	switch {
+	case o.deployment == anyDeployment, o.deployment == "" && o.socket == "":
+		return "", nil
+	case o.deployment != "":
+		return o.deployment, nil
+	}
+	h := e.health(ctx)
+	if h.Deployment == "" {
+		return "", fmt.Errorf("telling which deployment this sbx is, as the server has to be the same (unless --deployment says another): %s", h.Why)
+	}
+	return h.Deployment, nil
+}
+
 // plan reads the command line. Every error of it is one of usage.
 func (o *verifyOptions) plan(e *environment, args []string) ([]deploy.Check, deploy.Target, error) {
 	checks, err := checksOf(args)
@@ -88,6 +116,8 @@ func (o *verifyOptions) plan(e *environment, args []string) ([]deploy.Check, dep
 		return nil, nil, &usageError{"--socket and --url exclude each other", "choose one"}
 	case o.attempts < 1 || o.interval < 0:
 		return nil, nil, &usageError{"--attempts has to be at least 1, and --interval not negative", "leave them out for 10 tries, 30s apart"}
+	case o.deployment != "" && o.deployment != anyDeployment && !isDigest(o.deployment):
+		return nil, nil, &usageError{fmt.Sprintf("--deployment is %q, which is no id", o.deployment), "take the 64 digits that \"sbx health\" prints, or any"}
 	case o.socket != "":
 		c, err := remote.NewSocket(o.socket)
 		return checks, deploy.Remote{Client: c}, err
@@ -96,6 +126,11 @@ func (o *verifyOptions) plan(e *environment, args []string) ([]deploy.Check, dep
 		return checks, deploy.Remote{Client: c}, err
 	}
 	return checks, &localTarget{e}, nil
+}
+
+// isDigest reports whether text is a SHA-256 in hexadecimal, as an id is.
+func isDigest(text string) bool {
+	return len(text) == 64 && strings.Trim(text, "0123456789abcdef") == ""
 }
 
 func checksOf(args []string) ([]deploy.Check, error) {
@@ -141,8 +176,12 @@ type localTarget struct{ e *environment }
 // Health tells what is known of this deployment.
 func (t *localTarget) Health(ctx context.Context) (deploy.Health, error) { return t.e.health(ctx), nil }
 
-// Probe makes a probe, or shows the fresh verdict of an earlier one.
+// Probe makes a probe, or shows the fresh verdict of an earlier one. The process that does
+// would run the binary of this one, also where that was replaced.
 func (t *localTarget) Probe(ctx context.Context, kind verdict.Kind) (verdict.Record, error) {
+	if err := t.e.binary.Check(); err != nil {
+		return verdict.Record{}, fmt.Errorf("unverified: %w", err)
+	}
 	text, err := t.e.again(ctx, string(kind), "--json")
 	exit, ended := errors.AsType[*exec.ExitError](err)
 	if err != nil && (!ended || exit.ExitCode() != exitNegative) {

@@ -25,11 +25,15 @@ type Options struct {
 	Profiles   string   // text of the built-in profile set
 	Config     []string // the operator's files, whether or not they exist
 	Libseccomp string
+	Binary     host.Binary // the running one, as it lay when sbx started
 }
 
 // Identify computes the deployment. The binary's digest comes from the store where
-// the file has not changed since.
+// the file has not changed since. A binary that was replaced since it started has none.
 func Identify(ctx context.Context, s *store.Store, o Options) (verdict.Deployment, error) {
+	if err := o.Binary.Check(); err != nil {
+		return verdict.Deployment{}, fmt.Errorf("identifying the deployment: %w", err)
+	}
 	binary, err := binaryDigest(ctx, s)
 	if err != nil {
 		return verdict.Deployment{}, err
@@ -60,8 +64,7 @@ func digest(text []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// binaryDigest is the SHA-256 of the running binary: of the very file that runs,
-// whatever lies under its name now.
+// binaryDigest is the SHA-256 of the running binary: of the very file that runs.
 func binaryDigest(ctx context.Context, s *store.Store) (string, error) {
 	f, err := os.Open("/proc/self/exe")
 	if err != nil {

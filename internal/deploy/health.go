@@ -1,10 +1,12 @@
 package deploy
 
 import (
+	"errors"
 	"time"
 
 	"github.com/fractalboxdev/sbx/internal/admission"
 	"github.com/fractalboxdev/sbx/internal/advisory"
+	"github.com/fractalboxdev/sbx/internal/host"
 	"github.com/fractalboxdev/sbx/internal/verdict"
 )
 
@@ -36,8 +38,9 @@ type Health struct {
 }
 
 // Judge fills in status and why from what is known, at the time now. Problem is what
-// is wrong with configuration or store, "" for nothing.
-func (h *Health) Judge(problem string, k Known, now time.Time) {
+// is wrong with configuration or store, nil for nothing; nothing is proved of a binary that
+// was replaced.
+func (h *Health) Judge(problem error, k Known, now time.Time) {
 	h.Canary, h.Attack, h.Dogfood = k.Canary, k.Attack, k.Dogfood
 	failed := ""
 	for _, r := range []*verdict.Record{k.Canary, k.Attack} {
@@ -47,8 +50,10 @@ func (h *Health) Judge(problem string, k Known, now time.Time) {
 	}
 	h.Status, h.Why = OK, ""
 	switch unproved := Cleared(k, h.Deployment, now); {
-	case problem != "":
-		h.Status, h.Why = Misconfigured, problem
+	case errors.Is(problem, host.ErrReplaced):
+		h.Status, h.Why = Unverified, problem.Error()
+	case problem != nil:
+		h.Status, h.Why = Misconfigured, problem.Error()
 	case h.Advisory.State == advisory.Unsupported:
 		h.Status, h.Why = Unsupported, h.Advisory.Detail
 	case failed != "":

@@ -35,6 +35,8 @@ type Target interface {
 type Verification struct {
 	Attempts int           // for each check, at least 1
 	Interval time.Duration // between them
+	// Deployment is the id of the one that has to answer, "" for any: the first that answers.
+	Deployment string
 	// OnAnswer is told every answer; again says that the check will be tried once more.
 	OnAnswer func(c Check, a Answer, again bool)
 }
@@ -46,11 +48,14 @@ type Answer struct {
 	Said   string `json:"said"`   // outcome or status
 	Detail string `json:"detail"` // why
 	Tries  int    `json:"tries"`
+	// Deployment is the id of what the answer is about; "" where it does not say.
+	Deployment string `json:"deployment"`
 }
 
 // Verify makes the checks one after another and stops at the first that does not
 // pass. Only what may change by waiting is tried again: a deferred probe, a health
-// that is unverified. The error is one of the context.
+// that is unverified. All of them have to be about one deployment: the pass of one says
+// nothing of another. The error is one of the context.
 func Verify(ctx context.Context, t Target, checks []Check, v Verification) (answers []Answer, passed bool, err error) {
 	for _, c := range checks {
 		a, err := v.check(ctx, t, c)
@@ -58,6 +63,7 @@ func Verify(ctx context.Context, t Target, checks []Check, v Verification) (answ
 		if err != nil || !a.Passed {
 			return answers, false, err
 		}
+		v.Deployment = a.Deployment
 	}
 	return answers, true, nil
 }
@@ -66,6 +72,7 @@ func (v Verification) check(ctx context.Context, t Target, c Check) (a Answer, e
 	for try := 1; ; try++ {
 		var wait bool
 		a, wait = ask(ctx, t, c)
+		a = v.about(a)
 		a.Check, a.Tries = c, try
 		again := wait && try < v.Attempts
 		if v.OnAnswer != nil {
@@ -82,6 +89,19 @@ func (v Verification) check(ctx context.Context, t Target, c Check) (a Answer, e
 	}
 }
 
+// about turns a pass of another deployment, or of none, into an error.
+func (v Verification) about(a Answer) Answer {
+	switch {
+	case !a.Passed:
+	case a.Deployment == "":
+		a.Passed, a.Said, a.Detail = false, "error", "the answer does not say which deployment it is about"
+	case v.Deployment != "" && a.Deployment != v.Deployment:
+		a.Passed, a.Said, a.Detail = false, "another deployment", fmt.Sprintf(
+			"the answer is about %s, not %s: binary, configuration or the serving process differ; restart serve after an upgrade, or name the one you mean with --deployment", a.Deployment, v.Deployment)
+	}
+	return a
+}
+
 // ask makes one check once; wait says that a later answer may be another.
 func ask(ctx context.Context, t Target, c Check) (a Answer, wait bool) {
 	switch c {
@@ -90,16 +110,20 @@ func ask(ctx context.Context, t Target, c Check) (a Answer, wait bool) {
 		if err != nil {
 			return Answer{Said: "error", Detail: err.Error()}, false
 		}
-		return Answer{Passed: r.Outcome == verdict.Passed, Said: string(r.Outcome), Detail: r.Diagnosis}, r.Outcome == verdict.Deferred
+		return Answer{Passed: r.Outcome == verdict.Passed, Said: string(r.Outcome), Detail: r.Diagnosis, Deployment: r.Deployment}, r.Outcome == verdict.Deferred
 	case CheckHealth, CheckMigrations:
 		h, err := t.Health(ctx)
 		if err != nil {
 			return Answer{Said: "error", Detail: err.Error()}, false
 		}
 		if c == CheckMigrations {
-			return h.Store.answer(), false
+			if a = h.Store.answer(); a.Passed && h.Deployment == "" {
+				a = Answer{Said: string(h.Status), Detail: h.Why} // why it cannot tell which one it is
+			}
+			a.Deployment = h.Deployment
+			return a, false
 		}
-		return Answer{Passed: h.Status == OK, Said: string(h.Status), Detail: h.Why}, h.Status == Unverified
+		return Answer{Passed: h.Status == OK, Said: string(h.Status), Detail: h.Why, Deployment: h.Deployment}, h.Status == Unverified
 	}
 	return Answer{Said: "error", Detail: fmt.Sprintf("there is no check %q", c)}, false
 }

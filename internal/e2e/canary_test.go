@@ -144,6 +144,8 @@ func TestVerifyDeployGatesScripts(t *testing.T) {
 			{"--attempt 3", 2, "no flag"},
 			{"--attempts 0", 2, "--attempts"},
 			{"--socket a --url http://b.test", 2, "exclude"},
+			{"--deployment x", 2, "no id"},
+			{"health --deployment " + strings.Repeat("0", 64), 1, "health: another deployment"},
 			{"--url ftp://b.test", 2, "no http or https URL"},
 			{"canary --socket /nonexistent/socket", 1, "no such file"},
 		} {

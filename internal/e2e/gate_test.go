@@ -163,7 +163,12 @@ func TestVector39_EachPartIsOfTheDeployment(t *testing.T) {
 // serving starts a server and returns how to reach it.
 func serving(t *testing.T, lab *sbxtest.Lab, who sbxtest.User, flags ...string) (at string) {
 	t.Helper()
-	cmd := lab.Command(t, who, append([]string{"sbx", "serve"}, flags...)...)
+	return servingBinary(t, lab, who, "sbx", flags...)
+}
+
+func servingBinary(t *testing.T, lab *sbxtest.Lab, who sbxtest.User, binary string, flags ...string) (at string) {
+	t.Helper()
+	cmd := lab.Command(t, who, append([]string{binary, "serve"}, flags...)...)
 	said := newOutput()
 	cmd.Stdout, cmd.Stderr = newOutput(), said
 	lab.Start(t, cmd)
@@ -204,6 +209,37 @@ func TestVerifyDeployAsksAServer(t *testing.T) {
 			inStore(t, lab, who, "UPDATE verdicts SET outcome = 'failed' WHERE kind = 'canary'")
 			verify(1, "canary: failed")
 			verify(1, "health: misconfigured", "health", "--attempts", "9")
+		}
+	})
+}
+
+// A server whose binary was replaced, by one over it or beside it, vouches for nothing: what
+// lies there now was never proved.
+func TestAServerVouchesForNoOtherBinary(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		succeeded(t, lab.Run(t, who, "sbx", "state", "migrate"))
+		for i, upgrade := range []string{`cp "$2" new && mv -f new "$1"`, `mv "$1" old && cp "$2" "$1"`} {
+			binary := filepath.Join(lab.Home(who), fmt.Sprint("bin", i), "sbx")
+			host(t, lab, who, 0, "sh", "-c", `mkdir -p "${1%/*}" && cp "$2" "$1"`, "x", binary, sbxtest.Binary(t))
+			where := []string{"--attempts", "1", "--socket", filepath.Join(lab.Home(who), fmt.Sprint("run", i), "serve.sock")}
+			servingBinary(t, lab, who, binary, where[2:]...)
+			verify := func(want int, says string, args ...string) {
+				t.Helper()
+				cmd := lab.Command(t, who, slices.Concat([]string{binary, "verify-deploy"}, args, where)...)
+				cmd.Env = append(cmd.Env, "SBX_BREAK=gate")
+				got := lab.RunCommand(t, who, cmd)
+				if got.Exit != want || !strings.Contains(got.Stdout+got.Stderr, says) {
+					t.Errorf("%s: %q: exit status %d, want %d with %q\n%s%s", upgrade, args, got.Exit, want, says, got.Stdout, got.Stderr)
+				}
+			}
+			verify(0, "dogfood: passed")
+			host(t, lab, who, 0, "sh", "-c", `cd "${1%/*}" && `+upgrade, "x", binary, sbxtest.BrokenBinary(t))
+			verify(1, "restart")
+			for _, check := range []string{"canary", "health", "dogfood"} {
+				verify(1, "unverified", check, "--deployment", "any")
+				verify(1, "replaced", check, "--deployment", "any")
+			}
 		}
 	})
 }
@@ -493,7 +529,8 @@ func TestAServerInASandboxIsNotBelieved(t *testing.T) {
 		outside.Stdout, outside.Stderr = out, newOutput()
 		lab.Start(t, outside)
 		out.until(t, "ready\n")
-		host(t, lab, who, 0, "sbx", "verify-deploy", "health", "--socket", "serve.sock")
+		host(t, lab, who, 1, "sbx", "verify-deploy", "health", "--socket", "serve.sock") // another deployment's
+		host(t, lab, who, 0, "sbx", "verify-deploy", "health", "--socket", "serve.sock", "--deployment", "any")
 		must(t, outside.Process.Kill())
 		sbxtest.Wait(t, outside)
 	})
