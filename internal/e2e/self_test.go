@@ -9,6 +9,25 @@ import (
 	"github.com/fractalboxdev/sbx/internal/sbxtest"
 )
 
+// A binary that is gone from its place when the sandbox is made is named as that, and not
+// taken for a chroot: nothing runs.
+func TestABinaryThatWasReplacedIsNamed(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		for _, then := range []string{"true", `cp "$SBX" copy`} {
+			got := outside(t, lab, who, `cp "$SBX" copy; exec 9<copy; rm copy; `+then+`; /proc/self/fd/9 exec -- touch ran`)
+			refused(t, got, "copy was deleted or replaced while it ran", "make the call again")
+			if strings.Contains(got.Stderr, "chroot") {
+				t.Errorf("%s: %s", then, got.Stderr)
+			}
+			if _, err := os.Stat(filepath.Join(lab.Project(who), "ran")); err == nil {
+				t.Errorf("%s: the command ran", then)
+			}
+			must(t, os.RemoveAll(filepath.Join(lab.Project(who), "copy")))
+		}
+	})
+}
+
 // programAttempts would change the program that the caller runs next, through the one
 // that the sandbox's first process is. PROGRAM is another path of it.
 var programAttempts = []attempt{

@@ -29,6 +29,8 @@ func (h *Host) Explain(b Blocked) (why, next string) {
 		return h.procAdvice()
 	case strings.Contains(b.Detail, "/ns/mnt: permission denied"):
 		return "uid 0 without CAP_SYS_PTRACE", h.containerAdvice(capabilityFlags("CAP_SYS_PTRACE"))
+	case strings.Contains(b.Detail, "opening this binary") && strings.Contains(b.Detail, "was deleted or replaced"):
+		return "the sandbox's first process is this very file, and another may be another sbx", "make the call again with the sbx that is there now; where none is, install it first"
 	case errors.Is(b.Errno, unix.ENOENT) && strings.Contains(b.Detail, "opening this binary"):
 		return "its path leads elsewhere, as in a chroot", chrootFix
 	case b.Step == "network" && !refusal(b.Errno):

@@ -261,6 +261,18 @@ var hosts = []struct {
 		[]string{"nft"},
 		[]string{"modprobe -a nf_tables"},
 	},
+	{
+		"a binary that was replaced", nil,
+		Blocked{"mount-tree", unix.ENOENT, "opening this binary for the sandbox's init: /x/sbx was deleted or replaced while it ran"},
+		[]string{"may be another sbx"},
+		[]string{"make the call again"},
+	},
+	{
+		"a chroot", nil,
+		Blocked{"mount-tree", unix.ENOENT, "opening this binary for the sandbox's init: /x/sbx: no such file or directory"},
+		[]string{"as in a chroot"},
+		[]string{"outside of the chroot"},
+	},
 	{"what nobody knows", nil, Blocked{"mount-tree", unix.ENOENT, "x"}, nil, nil},
 }
 

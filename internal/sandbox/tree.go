@@ -186,6 +186,10 @@ func PlaceFile(name string, from *os.File) error {
 	return nil
 }
 
+// errReplaced is a binary of which the sandbox can get no init any more; host.Explain knows
+// it by its words.
+var errReplaced = errors.New("was deleted or replaced while it ran")
+
 // openSelf detaches a mount of this very binary. The magic link /proc/self/exe
 // leads to a mount of another namespace, which cannot be cloned; so it goes by
 // path, and must be the same file.
@@ -195,13 +199,16 @@ func openSelf() (int, error) {
 		return -1, err
 	}
 	fd, err := unix.OpenTree(unix.AT_FDCWD, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if path, deleted := strings.CutSuffix(name, " (deleted)"); deleted && errors.Is(err, unix.ENOENT) { // proc_pid_exe(5)
+		return -1, fmt.Errorf("%s %w", path, errReplaced)
+	}
 	if err != nil {
 		return -1, fmt.Errorf("%s: %w", name, err)
 	}
 	var running, found unix.Stat_t
 	err = errors.Join(unix.Stat("/proc/self/exe", &running), unix.Fstat(fd, &found))
 	if err == nil && (running.Dev != found.Dev || running.Ino != found.Ino) {
-		err = fmt.Errorf("%s was replaced while it ran", name)
+		err = fmt.Errorf("%s %w", name, errReplaced)
 	}
 	if err != nil {
 		_ = unix.Close(fd)
