@@ -119,7 +119,8 @@ func (o *verifyOptions) plan(e *environment, args []string) ([]deploy.Check, dep
 	case o.deployment != "" && o.deployment != anyDeployment && !isDigest(o.deployment):
 		return nil, nil, &usageError{fmt.Sprintf("--deployment is %q, which is no id", o.deployment), "take the 64 digits that \"sbx health\" prints, or any"}
 	case o.socket != "":
-		c, err := remote.NewSocket(o.socket)
+		state, _ := e.configuredState() // without one, no place is known to be hidden
+		c, err := remote.NewSocket(o.socket, state)
 		return checks, deploy.Remote{Client: c}, err
 	case o.url != "":
 		c, err := remote.NewURL(o.url)

@@ -26,23 +26,37 @@ type Client struct {
 	http *http.Client
 }
 
-// NewSocket is for a server of the caller's or root's that listens on a unix socket.
-func NewSocket(path string) (*Client, error) {
+// NewSocket is for a server of the caller's or root's that listens on a unix socket. hidden
+// is a directory that no sandbox shows, "" for none.
+func NewSocket(path, hidden string) (*Client, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("finding the socket %s: %w", path, err)
 	}
+	abs, inside := place(abs, hidden)
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		c, err := (&net.Dialer{}).DialContext(ctx, "unix", abs)
 		if err != nil {
 			return nil, err
 		}
-		if err := trusted(c); err != nil {
+		if err := trusted(c, inside); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
 		return c, nil
 	}}
 	return &Client{base: "http://localhost", http: client(transport)}, nil
+}
+
+// place is a socket's path without links to its directory, and whether that is hidden or
+// below it.
+func place(socket, hidden string) (path string, inside bool) {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(socket))
+	if err != nil {
+		return socket, false // dialling it says why
+	}
+	path = filepath.Join(dir, filepath.Base(socket))
+	hidden, err = filepath.EvalSymlinks(hidden)
+	return path, err == nil && filepath.IsAbs(hidden) && (dir == hidden || strings.HasPrefix(dir, strings.TrimSuffix(hidden, "/")+"/"))
 }
 
 // NewURL is for a server at an http or https URL, with or without a path.
