@@ -74,8 +74,8 @@ func (o *dogfoodOptions) run(ctx context.Context, e *environment) error {
 			return e.conclude(canaryJSON{Record: *known, Cached: true}, nil, o.json)
 		}
 	}
-	// A rehearsal that is asked to end still takes back what it has.
-	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	// A rehearsal that is asked to end, or whose reader has gone, still takes back what it has.
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
 	defer stop()
 	done := e.say.Progress("rehearsing")
 	r, err := dogfood.Run(ctx, dogfood.Options{

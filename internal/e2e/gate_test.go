@@ -300,36 +300,50 @@ func TestProbesNeverQueue(t *testing.T) {
 	})
 }
 
-// A probe that hangs ends with its server, whether that is asked to end or killed.
+// A probe that hangs ends with its server, whether that is asked to end or killed, and
+// leaves nothing.
 func TestAProbeEndsWithItsServer(t *testing.T) {
 	lab := sbxtest.NewLab(t)
 	everyone(t, func(t *testing.T, who sbxtest.User) {
 		succeeded(t, lab.Run(t, who, "sbx", "state", "migrate"))
 		for _, row := range []struct {
+			probe  string
 			signal unix.Signal
 			exit   int
-		}{{unix.SIGTERM, 0}, {unix.SIGKILL, 128 + int(unix.SIGKILL)}} {
+		}{
+			{"canary", unix.SIGTERM, 0},
+			{"canary", unix.SIGKILL, 128 + int(unix.SIGKILL)},
+			{"dogfood", unix.SIGTERM, 0},
+			{"dogfood", unix.SIGKILL, 128 + int(unix.SIGKILL)},
+		} {
+			scratch := filepath.Join(lab.Home(who), "scratch")
+			host(t, lab, who, 0, "mkdir", "-p", scratch)
 			socket := filepath.Join(lab.Home(who), "run/serve.sock")
 			server := lab.Command(t, who, sbxtest.BrokenBinary(t), "serve", "--socket", socket)
-			server.Env = append(server.Env, "SBX_BREAK=fault:prove-floor:wait")
+			server.Env = append(server.Env, "SBX_BREAK=fault:prove-floor:wait", "TMPDIR="+scratch)
 			said := newOutput()
 			server.Stdout, server.Stderr = newOutput(), said
 			lab.Start(t, server)
 			said.until(t, "serving on ")
-			client := lab.Command(t, who, "/usr/bin/curl", "-s", "-X", "POST", "--unix-socket", socket, "http://localhost/canary")
+			client := lab.Command(t, who, "/usr/bin/curl", "-s", "-X", "POST", "--unix-socket", socket, "http://localhost/"+row.probe)
 			client.Stdout, client.Stderr = newOutput(), newOutput()
 			lab.Start(t, client)
 			eventually(t, time.Minute, "the probe has its slot", func() bool { return len(poolStatus(t, lab, who).Runs) == 1 })
 			began := time.Now()
 			must(t, server.Process.Signal(row.signal))
 			if exit := sbxtest.Wait(t, server); exit != row.exit || time.Since(began) > 30*time.Second {
-				t.Errorf("%s: exit status %d after %s: %s", row.signal, exit, time.Since(began), said)
+				t.Errorf("%+v: exit status %d after %s: %s", row, exit, time.Since(began), said)
 			}
 			sbxtest.Wait(t, client)
 			eventually(t, 30*time.Second, "the probe has ended", func() bool { return len(poolStatus(t, lab, who).Runs) == 0 })
 			nobodyRuns(t)
+			eventually(t, 10*time.Second, "the probe took back its scratch directory and its key", func() bool {
+				left, err := os.ReadDir(scratch)
+				keys := lab.Run(t, who, "sbx", "keys", "list", "--consumer", "dogfood", "--json")
+				return err == nil && len(left) == 0 && strings.Contains(keys.Stdout, `"keys": []`)
+			})
 			if strings.Contains(said.String(), "context") {
-				t.Errorf("%s: %s", row.signal, said)
+				t.Errorf("%+v: %s", row, said)
 			}
 		}
 	})
