@@ -17,6 +17,7 @@ func TestBoundsAreFlags(t *testing.T) {
 			{"--max-names 1", "getent ahostsv4 a.test; getent ahostsv4 b.test", "bound-names"},
 			{"--max-certificates 1", "curl -s https://a.test/; curl -s https://b.test/", "bound-certificates"},
 			{"--max-connections 8", "for i in 1 2 3 4 5 6 7 8 9; do exec {fd}<>/dev/tcp/11.22.33.44/80; done", "bound-connections"},
+			{"--max-connections 8", "for i in 1 2 3 4 5 6 7 8 9; do exec {fd}<>/dev/tcp/11.22.33.44/53; done", "bound-connections"},
 			{"--max-heads 1KiB", "curl -s -H \"X: $(printf %2000s x | tr ' ' y)\" http://a.test/", "bound-heads"},
 		} {
 			got := shell(t, lab, who, c.script+"; true", strings.Fields(c.flags)...)

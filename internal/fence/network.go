@@ -60,12 +60,16 @@ func newNetwork(o Options, run string, log recorder, authority *pki.Authority, p
 	}
 	dialer, way := routes(o.StandIn)
 	n.dialer, way, cfg = dialer, brokenRoute(way), brokenProxy(cfg)
-	n.resolver = resolver.New(resolver.Config{Limit: o.Bounds.Names, Overflow: n.overflow})
+	n.resolver = resolver.New(resolver.Config{Limit: o.Bounds.Names, Overflow: n.overflow, Admit: n.admit})
 	cfg.Run, cfg.Recorder, cfg.Certificate = run, n, authority.Leaf
 	cfg.NameOf, cfg.Vet, cfg.Dial, cfg.UpstreamTLS = n.nameOf, way.Vet, way.Dial, n.tls
 	n.proxy = proxy.New(cfg)
 	return n
 }
+
+// admit counts a connection to the resolver among those of the proxy: they hold the
+// same descriptors and the same memory.
+func (n *network) admit(c net.Conn) (net.Conn, bool) { return n.proxy.Admit(c) }
 
 // nameOf also notes that a name that was looked up is now being connected to.
 func (n *network) nameOf(a netip.Addr) (string, bool) {

@@ -36,6 +36,9 @@ type Config struct {
 	Limit    int               // names per run; 0 means DefaultLimit
 	Overflow func(name string) // called once, with the first name beyond Limit
 	Clock    func() time.Time  // nil means time.Now
+	// Admit counts a connection until it is closed, or refuses it and closes it. nil
+	// admits all.
+	Admit func(net.Conn) (net.Conn, bool)
 }
 
 // Name is what became of one name.
@@ -86,7 +89,7 @@ func (r *Resolver) ServeUDP(pc net.PacketConn) error {
 
 // ServeTCP answers on l until Close.
 func (r *Resolver) ServeTCP(l net.Listener) error {
-	return r.serve(&dns.Server{Listener: l, Handler: r})
+	return r.serve(r.streamServer(l))
 }
 
 func (r *Resolver) serve(s *dns.Server) error {
