@@ -11,8 +11,8 @@ import (
 
 // boundFlags are the bounds of what one run can make sbx itself hold.
 type boundFlags struct {
-	names, connections, streams, certificates, rows int
-	heads, bodies, output                           string
+	names, connections, streams, certificates, destinations, rows int
+	heads, bodies, output                                         string
 }
 
 func (b *boundFlags) addTo(f *pflag.FlagSet) {
@@ -22,6 +22,7 @@ func (b *boundFlags) addTo(f *pflag.FlagSet) {
 	f.StringVar(&b.heads, "max-heads", "", "bound the heads of requests under way, as a `size` (default 32MiB)")
 	f.StringVar(&b.bodies, "max-bodies", "", "bound the request bodies that wait, as a `size` (default 64MiB)")
 	f.IntVar(&b.certificates, "max-certificates", 0, "bound the `number` of hosts with a certificate of the run (default 4096)")
+	f.IntVar(&b.destinations, "max-destinations", 0, "bound the `number` of recorded destinations of refused packets (default 10000)")
 	f.IntVar(&b.rows, "max-rows", 0, "bound the `number` of recorded requests (default 1000000)")
 	f.StringVar(&b.output, "max-output", "", "bound what is kept of its output, as a `size` (default 1GiB)")
 }
@@ -46,6 +47,7 @@ func (b *boundFlags) parse() (fence.Bounds, error) {
 		{"max-connections", b.connections, leastConnections, largestCount, &out.Connections},
 		{"max-streams", b.streams, 1, largestCount, &out.Streams},
 		{"max-certificates", b.certificates, 1, largestCount, &out.Certificates},
+		{"max-destinations", b.destinations, 1, largestCount, &out.Destinations},
 		{"max-rows", b.rows, 1, 1 << 30, &out.Rows},
 	} {
 		if n.value != 0 && (n.value < n.least || n.value > n.most) {

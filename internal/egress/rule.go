@@ -262,6 +262,8 @@ const (
 	CodeBoundLeaves       Code = "bound-certificates"
 	CodeBoundNames        Code = "bound-names"
 	CodeBoundRows         Code = "bound-rows"
+	CodeBoundDestinations Code = "bound-destinations"
+	CodeBoundPackets      Code = "bound-packets" // of the kernel's queue: what it had no room for is only counted
 	CodeSecretMissing     Code = "credential-missing"
 	CodePlaceholder       Code = "placeholder-misplaced"
 	CodeSecretEchoed      Code = "credential-echoed"

@@ -10,10 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/egress"
 	"github.com/fractalboxdev/sbx/internal/event"
@@ -44,9 +41,9 @@ type network struct {
 	run       string
 	position  proxy.Position
 	names     int // the bound of names
+	targets   int // the bound of destinations of refused packets
 	observe   func(event.Request)
 	trap      trap.Trap // of the servers' goroutines
-	lost      atomic.Int64
 	servers   sync.WaitGroup
 }
 
@@ -55,8 +52,8 @@ type network struct {
 func newNetwork(o Options, run string, log recorder, authority *pki.Authority, p *probes, cfg proxy.Config) *network {
 	n := &network{
 		authority: authority, probes: p, log: log, run: run, position: cfg.Position, observe: o.OnRequest,
-		names: cmp.Or(o.Bounds.Names, resolver.DefaultLimit),
-		tls:   &tls.Config{MinVersion: tls.VersionTLS12},
+		names: cmp.Or(o.Bounds.Names, resolver.DefaultLimit), targets: cmp.Or(o.Bounds.Destinations, defaultDestinations),
+		tls: &tls.Config{MinVersion: tls.VersionTLS12},
 	}
 	dialer, way := routes(o.StandIn)
 	n.dialer, way, cfg = dialer, brokenRoute(way), brokenProxy(cfg)
@@ -150,43 +147,6 @@ func (n *network) serveDatagrams(f *os.File) error {
 	return nil
 }
 
-// readPackets records each refused destination once.
-func (n *network) readPackets(f *os.File) {
-	// Reading must end when the file is closed, so it may not block the thread.
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	_ = f.Close()
-	if err != nil || unix.SetNonblock(fd, true) != nil {
-		return
-	}
-	n.packets = os.NewFile(uintptr(fd), "packet-log")
-	known := map[netns.Packet]bool{}
-	n.servers.Go(func() {
-		defer n.trap.Catch()
-		_ = netns.ReadPackets(n.packets, func(p netns.Packet) {
-			if len(known) < maxDestinations && !known[p] {
-				_ = fault("go/packets", 0)
-				known[p] = true
-				_ = n.log.Record(refusedPacket(n.run, p))
-			}
-		}, func() { n.lost.Add(1) })
-	})
-}
-
-// maxDestinations bounds what one run may make the supervisor remember.
-const maxDestinations = 10_000
-
-func refusedPacket(run string, p netns.Packet) event.Request {
-	code := egress.CodeUDP
-	if p.Protocol != "udp" {
-		code = egress.CodeICMP
-	}
-	return event.Request{
-		Time: time.Now().UTC(), Run: run, Source: event.SourceNet, Protocol: p.Protocol,
-		Host: p.Destination.Addr().Unmap().String(), Port: p.Destination.Port(), Verdict: "deny", Code: string(code),
-		Reason: p.Protocol + " never leaves the sandbox",
-	}
-}
-
 // recordUnconnected notes the names that were looked up but never connected to and
 // that no rule grants: a lookup alone can carry data.
 func (n *network) recordUnconnected(policy *egress.Policy) {
@@ -203,6 +163,19 @@ func (n *network) recordUnconnected(policy *egress.Policy) {
 		}
 		n.recordName(name, "the name was looked up, nothing was sent anywhere")
 	}
+	if more := n.resolver.Unlisted(); more > 0 {
+		n.recordMissing(event.SourceDNS, egress.CodeBoundNames, fmt.Sprintf(
+			"%d more questions were for names beyond the %d, valid or not, that are recorded", more, n.names))
+	}
+}
+
+// recordMissing says that there was more than has rows: one row without a host.
+func (n *network) recordMissing(source event.Source, code egress.Code, reason string) {
+	row := event.Request{Time: time.Now().UTC(), Run: n.run, Source: source, Verdict: "deny", Code: string(code), Reason: reason}
+	if n.position != proxy.Enforce {
+		row.Position = n.position.String()
+	}
+	_ = n.log.Record(row)
 }
 
 func (n *network) recordName(name resolver.Name, reason string) {
@@ -218,17 +191,17 @@ func (n *network) recordName(name resolver.Name, reason string) {
 
 // close ends all servers and waits for them.
 func (n *network) close(ctx context.Context) error {
-	var errs []error
-	if n.packets != nil {
-		errs = append(errs, n.packets.Close())
-	}
-	errs = append(errs, n.proxy.Close(ctx), n.resolver.Close(ctx))
+	n.endPackets()
+	errs := []error{n.proxy.Close(ctx), n.resolver.Close(ctx)}
 	done := make(chan struct{})
 	go func() { n.servers.Wait(); close(done) }()
 	select {
 	case <-done:
 	case <-ctx.Done():
 		errs = append(errs, errors.New("closing the sandbox's listeners: a server did not end"))
+	}
+	if n.packets != nil {
+		errs = append(errs, n.packets.Close())
 	}
 	return errors.Join(errs...)
 }

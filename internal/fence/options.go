@@ -105,6 +105,7 @@ type Bounds struct {
 	Connections  int // at once
 	Streams      int // HTTP/2 requests at once
 	Certificates int // hosts with a leaf
+	Destinations int // of refused packets
 	Rows         int // recorded requests
 	HeadBytes    int64
 	BodyBytes    int64

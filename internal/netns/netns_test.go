@@ -121,7 +121,7 @@ func TestOtherPacketsAreRefusedAtOnceAndLogged(t *testing.T) {
 	files := setup(t)
 	seen := make(chan Packet, 16)
 	go func() {
-		_ = ReadPackets(files["packet-log"], func(p Packet) { seen <- p }, func() {})
+		_, _ = ReadPackets(files["packet-log"], func(p Packet) { seen <- p })
 	}()
 	for _, to := range []string{"1.2.3.4:443", "[2001:db8::5]:443"} {
 		c, err := net.Dial("udp", to)
@@ -137,6 +137,35 @@ func TestOtherPacketsAreRefusedAtOnceAndLogged(t *testing.T) {
 			t.Errorf("sent UDP to %s, logged %v", to, p)
 		}
 	}
+}
+
+// What the queue has at the end is read, and what it had no room for is counted.
+func TestEveryRefusedPacketIsReadOrCounted(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	files := setup(t)
+	const sent = 20_000
+	c, err := net.ListenPacket("udp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range sent {
+		to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom4([4]byte{8, 8, byte(i >> 8), byte(i)}), 9))
+		if _, err := c.WriteTo([]byte("x"), to); !errors.Is(err, unix.EPERM) {
+			t.Fatalf("sending UDP to %s: %v, want EPERM", to, err)
+		}
+	}
+	log := files["packet-log"]
+	if err := log.SetReadDeadline(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	read := int64(0)
+	lost, err := ReadPackets(log, func(Packet) { read++ })
+	if err != nil || read < 20 || lost == 0 || read+lost != sent {
+		t.Errorf("of %d packets %d were read and %d lost (%v)", sent, read, lost, err)
+	}
+	t.Logf("%d read, %d lost", read, lost)
 }
 
 func TestNamesAreAskedOfTheResolverWhateverTheServer(t *testing.T) {

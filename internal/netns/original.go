@@ -43,7 +43,7 @@ func Original(c net.Conn) (netip.AddrPort, error) {
 
 func originalV4(fd uintptr) (netip.AddrPort, error) {
 	var sa unix.RawSockaddrInet4
-	if err := getsockopt(fd, unix.SOL_IP, unsafe.Pointer(&sa), unix.SizeofSockaddrInet4); err != nil {
+	if err := getsockopt(fd, unix.SOL_IP, soOriginalDst, unsafe.Pointer(&sa), unix.SizeofSockaddrInet4); err != nil {
 		return netip.AddrPort{}, err
 	}
 	return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), networkOrder(sa.Port)), nil
@@ -51,7 +51,7 @@ func originalV4(fd uintptr) (netip.AddrPort, error) {
 
 func originalV6(fd uintptr) (netip.AddrPort, error) {
 	var sa unix.RawSockaddrInet6
-	if err := getsockopt(fd, unix.SOL_IPV6, unsafe.Pointer(&sa), unix.SizeofSockaddrInet6); err != nil {
+	if err := getsockopt(fd, unix.SOL_IPV6, soOriginalDst, unsafe.Pointer(&sa), unix.SizeofSockaddrInet6); err != nil {
 		return netip.AddrPort{}, err
 	}
 	return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), networkOrder(sa.Port)), nil
@@ -64,8 +64,8 @@ func networkOrder(port uint16) uint16 {
 	return binary.BigEndian.Uint16(b[:])
 }
 
-func getsockopt(fd uintptr, level int, value unsafe.Pointer, size uint32) error {
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, uintptr(level), soOriginalDst,
+func getsockopt(fd uintptr, level, name int, value unsafe.Pointer, size uint32) error {
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, uintptr(level), uintptr(name),
 		uintptr(value), uintptr(unsafe.Pointer(&size)), 0)
 	if errno != 0 {
 		return errno

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,6 +25,16 @@ const (
 	nfulnlCopyPkt   = 2
 	nfulaPayload    = 9
 )
+
+// Constants of linux/sock_diag.h.
+const (
+	skMemInfoDrops = 8
+	skMemInfoVars  = 9
+)
+
+// packetLogQueue is how much the kernel may queue for the reader, in bytes; each packet
+// takes a page of it.
+const packetLogQueue = 8 << 20
 
 // Packet is one packet that the rules refused.
 type Packet struct {
@@ -54,6 +65,10 @@ func packetLog() (int, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		_ = unix.Close(fd)
 		return -1, err
+	}
+	// Only root may go beyond net.core.rmem_max; for others it is the most there is.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, packetLogQueue) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, packetLogQueue)
 	}
 	return fd, nil
 }
@@ -90,25 +105,71 @@ func configurePacketLog(fd int, attr []byte) error {
 	return nil
 }
 
-// ReadPackets calls seen for every refused packet until the descriptor is closed.
-// Packets that the kernel had to drop from its queue are counted in lost.
-func ReadPackets(log *os.File, seen func(Packet), lost func()) error {
+// ReadPackets calls seen for every refused packet until the descriptor is closed, or
+// its read deadline has passed and nothing is queued any more. lost is how many packets
+// the kernel dropped because they came faster than they were read.
+func ReadPackets(log *os.File, seen func(Packet)) (lost int64, err error) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := log.Read(buf)
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
-			lost()
+			lost++
 			continue
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			more := readQueued(log, buf, seen)
+			return max(lost+more, dropped(log)), nil
 		case errors.Is(err, os.ErrClosed):
-			return nil
+			return lost, nil
 		case err != nil:
-			return fmt.Errorf("reading the packet log: %w", err)
+			return max(lost, dropped(log)), fmt.Errorf("reading the packet log: %w", err)
 		case n == 0:
-			return nil
+			return lost, nil
 		}
 		eachMessage(buf[:n], seen)
 	}
+}
+
+// maxQueued bounds what is read after the deadline; the largest queue has fewer packets.
+const maxQueued = 1 << 16
+
+// readQueued reads what the kernel has queued already, and returns how often it had to
+// drop some.
+func readQueued(log *os.File, buf []byte, seen func(Packet)) (lost int64) {
+	raw, err := log.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	for range maxQueued {
+		n, errno := 0, error(nil)
+		err := raw.Control(func(fd uintptr) { n, _, errno = unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT) })
+		switch {
+		case errors.Is(errno, unix.ENOBUFS):
+			lost++
+		case errors.Is(errno, unix.EINTR):
+		case err != nil || errno != nil || n == 0:
+			return lost
+		default:
+			eachMessage(buf[:n], seen)
+		}
+	}
+	return lost
+}
+
+// dropped is how many packets the kernel says that it dropped; 0 where it does not say
+// (before Linux 4.12). An ENOBUFS alone stands for one or more.
+func dropped(log *os.File) (n int64) {
+	raw, err := log.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		var info [skMemInfoVars]uint32
+		if getsockopt(fd, unix.SOL_SOCKET, unix.SO_MEMINFO, unsafe.Pointer(&info), uint32(unsafe.Sizeof(info))) == nil {
+			n = int64(info[skMemInfoDrops])
+		}
+	})
+	return n
 }
 
 func eachMessage(b []byte, seen func(Packet)) {

@@ -2,9 +2,13 @@
 // would have to be granted: pure functions over event values.
 package report
 
-import "github.com/fractalboxdev/sbx/internal/event"
+import (
+	"github.com/fractalboxdev/sbx/internal/egress"
+	"github.com/fractalboxdev/sbx/internal/event"
+)
 
-// MaxRows is how many denial rows one run has at most, before the overflow row.
+// MaxRows is how many denial rows one run has at most, before the overflow row. Rows
+// that say that a bound was reached are not among them: they come last, and are few.
 const MaxRows = 1000
 
 // key is what makes two denials the same row.
@@ -14,10 +18,12 @@ type key struct {
 }
 
 // Fold collects denied requests into rows. Its zero value is ready. It is not
-// safe for concurrent use and holds at most MaxRows+1 rows, whatever it is fed.
+// safe for concurrent use and holds at most MaxRows+1 rows and one for each bound,
+// whatever it is fed.
 type Fold struct {
 	rows     []event.Denial
 	index    map[key]int
+	bounds   int // of the rows, those of a bound
 	overflow event.Denial
 	total    int
 	would    int
@@ -41,7 +47,9 @@ func (f *Fold) Add(r event.Request) (row event.Denial, isNew bool) {
 		count(&f.rows[i], r)
 		return f.rows[i], false
 	}
-	if len(f.rows) >= MaxRows {
+	if ofBound(r) {
+		f.bounds++
+	} else if len(f.rows)-f.bounds >= MaxRows {
 		return f.addOverflow(r)
 	}
 	if f.index == nil {
@@ -50,6 +58,12 @@ func (f *Fold) Add(r event.Request) (row event.Denial, isNew bool) {
 	f.index[k] = len(f.rows)
 	f.rows = append(f.rows, newRow(r))
 	return f.rows[len(f.rows)-1], true
+}
+
+// ofBound reports whether the row says that a bound was reached, and nothing that the
+// code inside chooses.
+func ofBound(r event.Request) bool {
+	return egress.Code(r.Code).IsBound() && r.Host == "" && r.Method == "" && r.Path == ""
 }
 
 // Denials returns a copy of the rows in the order in which they first

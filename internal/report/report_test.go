@@ -103,6 +103,23 @@ func TestCase65_ReportIsBounded(t *testing.T) {
 	}
 }
 
+// A row that says what is missing has room however full the report is.
+func TestBoundsAreSaidInAFullReport(t *testing.T) {
+	var f Fold
+	for i := range 2 * MaxRows {
+		f.Add(denied(fmt.Sprintf("h%d.test", i), "GET", "/", "host-not-granted"))
+		f.Add(denied(fmt.Sprintf("h%d.test", i), "GET", "/", "bound-heads")) // a host is chosen inside
+		f.Add(denied("", "", "", "bound-packets"))
+	}
+	if row, isNew := f.Add(denied("", "", "", "bound-destinations")); !isNew || row.Code != "bound-destinations" || row.Count != 1 {
+		t.Errorf("%+v, new: %v", row, isNew)
+	}
+	rows := f.Denials()
+	if last := rows[len(rows)-1]; len(rows) != MaxRows+3 || last.Code != "bound-reached" || last.Count != 3*MaxRows {
+		t.Errorf("%d rows, the last is %+v", len(rows), last)
+	}
+}
+
 func TestCase65_HostileTextIsNeutralised(t *testing.T) {
 	long := strings.Repeat("a", 4000)
 	in := event.Request{

@@ -108,7 +108,7 @@ func needsSetting(d event.Denial) (string, bool) {
 	case egress.CodeSecretMissing:
 		return "the secret that " + rule + " requires", true
 	}
-	if egress.Code(d.Code).IsBound() {
+	if code := egress.Code(d.Code); code.IsBound() && code != egress.CodeBoundPackets {
 		return "a higher bound for this run", true
 	}
 	return "", false
@@ -131,6 +131,8 @@ func never(code egress.Code) string {
 		return "UDP never leaves the sandbox; use TCP"
 	case egress.CodeICMP:
 		return "ICMP never leaves the sandbox"
+	case egress.CodeBoundPackets:
+		return "UDP and ICMP never leave the sandbox, however many packets there are"
 	case egress.CodeGrantNotApplied:
 		return "the grant was not applied at that moment"
 	case egress.CodeRecordFailed:

@@ -58,6 +58,7 @@ type Resolver struct {
 	order    []*binding // index i has address pool + reserved + i
 	invalid  map[string]*Name
 	overflow bool
+	unlisted int // questions for what neither names nor invalid had room for
 	servers  []*dns.Server
 	closed   bool
 }
@@ -193,6 +194,9 @@ func (r *Resolver) Bind(name string) (netip.Addr, bool) {
 	if !ok && len(r.order) >= r.cfg.Limit {
 		first := !r.overflow
 		r.overflow = true
+		if !first {
+			r.unlisted++
+		}
 		r.mu.Unlock()
 		if first && r.cfg.Overflow != nil {
 			r.cfg.Overflow(name)
@@ -217,6 +221,7 @@ func (r *Resolver) refused(name string) {
 	defer r.mu.Unlock()
 	n := r.invalid[name]
 	if n == nil && len(r.invalid) >= r.cfg.Limit {
+		r.unlisted++
 		return
 	}
 	if n == nil {
@@ -238,6 +243,14 @@ func (r *Resolver) Refused() []Name {
 	}
 	inOrder(out)
 	return out
+}
+
+// Unlisted returns how many questions were for names beyond the limit, valid or not,
+// but for the one that Overflow was called with.
+func (r *Resolver) Unlisted() int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.unlisted
 }
 
 func address(i int) netip.Addr {

@@ -276,4 +276,13 @@ func TestRefusedNamesAreBounded(t *testing.T) {
 	if got := r.Refused(); len(got) != 3 {
 		t.Errorf("%+v", got)
 	}
+	if n := r.Unlisted(); n != 7 {
+		t.Errorf("%d questions are counted as unlisted, want 7", n)
+	}
+	for i := range 10 { // of the seven beyond the limit, the first goes to Overflow
+		r.Bind(fmt.Sprintf("good%d.test", i))
+	}
+	if n := r.Unlisted(); n != 7+6 {
+		t.Errorf("%d questions are counted as unlisted, want 13", n)
+	}
 }
