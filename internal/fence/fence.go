@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -173,7 +174,21 @@ func (f *fence) catchSignals() (stop func()) {
 	broken := make(chan os.Signal, 1)
 	signal.Notify(f.signals, forwarded...)
 	signal.Notify(broken, unix.SIGPIPE)
-	return func() { signal.Stop(f.signals); signal.Stop(broken) }
+	return func() { signal.Stop(broken); f.letGo() }
+}
+
+// letGo has later signals do to this process what they do to one that takes none. To give
+// them back one by one would cost a switch of threads each, and this process ends soon.
+func (f *fence) letGo() {
+	for len(f.signals) > 0 {
+		<-f.signals // it came while the command could still get it
+	}
+	go func() {
+		for s := range f.signals {
+			signal.Reset(s)
+			_ = unix.Kill(os.Getpid(), s.(syscall.Signal)) //nolint:forcetypeassert // all of forwarded are
+		}
+	}()
 }
 
 // endWithParent has the kernel send SIGTERM when the caller ends. That is bound to the
