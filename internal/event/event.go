@@ -51,8 +51,9 @@ type Completion struct {
 	Event    string    `json:"event"`  // always "completed"
 	Status   int       `json:"status"` // what the client saw; 0 when nothing was sent
 	Address  string    `json:"address,omitempty"`
-	Sent     int64     `json:"sent"`     // body bytes upstream
-	Received int64     `json:"received"` // body bytes to the client
+	Attempts int       `json:"attempts,omitempty"` // how often it went upstream, where that was more than once
+	Sent     int64     `json:"sent"`               // body bytes upstream
+	Received int64     `json:"received"`           // body bytes to the client
 	Millis   int64     `json:"millis"`
 	Error    string    `json:"error,omitempty"` // upstream failure or client abort, never a denial
 }

@@ -154,7 +154,7 @@ type Secret struct {
 	Hosts      []string `json:"hosts"`      // the only ones that it is sent to
 	Required   bool     `json:"required"`
 	Set        bool     `json:"set"`
-	Injected   int64    `json:"injected"` // requests that were sent with it
+	Injected   int64    `json:"injected"` // requests that were sent with it, each time that they were
 }
 
 // Admission is how the run came by its slot.

@@ -59,7 +59,7 @@ func newVault(credentials map[string]Credential) *vault {
 }
 
 // Injected returns how many requests went out with each credential, by the name
-// that rules have.
+// that rules have. One that is sent again counts again.
 func (s *Server) Injected() map[string]int64 {
 	counts := make(map[string]int64, len(s.vault.slots))
 	for name, sl := range s.vault.slots {

@@ -43,6 +43,7 @@ type hop struct {
 	id      uint64
 	begun   time.Time
 	address string
+	sends   int // how often it may have reached the host
 	status  int // what the client saw
 }
 

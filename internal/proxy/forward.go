@@ -89,9 +89,10 @@ func (x *exchange) send(ctx context.Context, h *hop) (*response, error) {
 		out.again = func() bool { return x.snap.budgets.request(h.rule, int64(len(out.body))) }
 	}
 	if sl := x.sending(h); sl != nil {
-		sl.injected.Add(1)
+		out.left = func() { sl.injected.Add(1) }
 	}
 	resp, err := x.snap.pool.roundTrip(ctx, out)
+	h.sends = out.sends
 	if resp != nil {
 		h.address = resp.address
 	}
@@ -261,6 +262,9 @@ func (x *exchange) complete(h *hop, err error) {
 	if h.status != 0 {
 		c.Received = x.received
 	}
+	if h.sends > 1 {
+		c.Attempts = h.sends
+	}
 	if err != nil {
 		c.Error = err.Error()
 	}
@@ -272,7 +276,7 @@ func (x *exchange) sent(h *hop) int64 {
 	case h.ask.BodyLength == 0:
 		return 0
 	case x.loaded:
-		return int64(len(x.body))
+		return int64(len(x.body)) * int64(h.sends)
 	case x.stream != nil:
 		sent, _ := x.stream.state()
 		return sent

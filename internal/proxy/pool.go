@@ -27,8 +27,9 @@ type poolKey struct {
 }
 
 const (
-	idleAge     = 90 * time.Second // servers close idle connections after 5 to 120 s
-	maxAttempts = 3
+	idleAge     = 90 * time.Second       // servers close idle connections after 5 to 120 s
+	maxAttempts = 3                      // to connect
+	maxSends    = 2                      // of one request
 	retryDelay  = 150 * time.Millisecond // doubles
 )
 
@@ -113,13 +114,16 @@ type outgoing struct {
 	proceed   func() error
 	begun     bool        // some of stream may be gone
 	again     func() bool // takes one more attempt from the rule's budget; nil: there is none
+	left      func()      // told each time that a head left with a secret; may be nil
+	sends     int         // attempts of which something may have left
 	socket    bool        // a websocket handshake
 }
 
 // whole reports whether all of the request can be sent once more.
 func (o *outgoing) whole() bool { return o.stream == nil || !o.begun }
 
-// repeatable reports whether sending the request twice is the same as once.
+// repeatable reports whether sending the request twice is the same as once: its
+// method is idempotent (RFC 9110 section 9.2.2), and it is here to be sent again.
 func (o *outgoing) repeatable() bool {
 	if !o.whole() || o.socket {
 		return false
@@ -153,11 +157,14 @@ func (r *response) discard() {
 	r.close(errors.Is(err, io.EOF) && n < enough)
 }
 
-// unsent marks an error that struck before the first byte of an answer.
-type unsent struct{ err error }
+// unanswered marks an error that struck before the first byte of an answer.
+type unanswered struct {
+	err  error
+	left bool // some of the request may have reached the host
+}
 
-func (e unsent) Error() string { return e.err.Error() }
-func (e unsent) Unwrap() error { return e.err }
+func (e unanswered) Error() string { return e.err.Error() }
+func (e unanswered) Unwrap() error { return e.err }
 
 // roundTrip sends a request and returns the final response's head. What broke
 // before an answer began is tried again when repeating is harmless: clients in
@@ -165,20 +172,14 @@ func (e unsent) Unwrap() error { return e.err }
 func (p *pool) roundTrip(ctx context.Context, o *outgoing) (*response, error) {
 	delay := retryDelay
 	for attempt := 1; ; attempt++ {
-		resp, stale, err := p.try(ctx, o)
+		resp, pooled, err := p.try(ctx, o, attempt > 1)
 		if err == nil {
 			return resp, nil
 		}
-		var early unsent
-		if attempt >= maxAttempts || ctx.Err() != nil || !errors.As(err, &early) || permanent(err) {
+		if attempt >= maxAttempts || ctx.Err() != nil || permanent(err) || !o.mayRepeat(err) {
 			return nil, err
 		}
-		// The server closed a connection that had been idle: it never saw the request.
-		stale = stale && o.whole()
-		if !stale && !o.repeatable() || o.again != nil && !o.again() {
-			return nil, err
-		}
-		if stale {
+		if pooled { // most likely the server had closed it: there is nothing to wait for
 			continue
 		}
 		select {
@@ -188,6 +189,21 @@ func (p *pool) roundTrip(ctx context.Context, o *outgoing) (*response, error) {
 			return nil, err
 		}
 	}
+}
+
+// mayRepeat reports whether another attempt is harmless after an error. Of a request
+// that may have reached the host nobody knows whether it was acted on, also on a
+// connection that had been idle: it is sent once more at most, and only where that is
+// the same as once.
+func (o *outgoing) mayRepeat(err error) bool {
+	early, ok := errors.AsType[unanswered](err)
+	switch {
+	case !ok:
+		return false
+	case !early.left:
+		return o.whole()
+	}
+	return o.repeatable() && o.sends < maxSends && (o.again == nil || o.again())
 }
 
 // permanent reports errors that a second attempt would only repeat.
@@ -201,14 +217,14 @@ func permanent(err error) bool {
 		errors.As(err, &dns) && dns.IsNotFound
 }
 
-// try makes one attempt. stale reports that it used an HTTP/1 connection that had
-// been idle.
-func (p *pool) try(ctx context.Context, o *outgoing) (resp *response, stale bool, err error) {
+// try makes one attempt. pooled reports that it used an HTTP/1 connection that had
+// been idle; fresh keeps it from using one.
+func (p *pool) try(ctx context.Context, o *outgoing, fresh bool) (resp *response, pooled bool, err error) {
 	if o.key.h2 && !o.socket {
 		found, err := p.multiplex(ctx, o.key)
 		switch {
 		case err != nil:
-			return nil, false, unsent{err}
+			return nil, false, unanswered{err: err}
 		case found.cc.ClientConn != nil:
 			resp, err = roundTrip2(ctx, found.cc, o)
 			return resp, false, err
@@ -219,16 +235,19 @@ func (p *pool) try(ctx context.Context, o *outgoing) (resp *response, stale bool
 	}
 	key := o.key
 	key.h2 = false
-	// A body that cannot be sent twice gets a connection that cannot be stale.
-	if o.stream == nil || o.expects {
+	// What cannot be sent twice gets a connection that cannot be stale. One that is
+	// idle goes for it, so that their number does not grow with each such request.
+	if !fresh && o.repeatable() && (o.stream == nil || o.expects) {
 		if c := p.take(key); c != nil {
 			resp, err := c.roundTrip(ctx, o)
 			return resp, true, err
 		}
+	} else if c := p.pop(key); c != nil {
+		c.kill()
 	}
 	c, err := p.dial(ctx, key)
 	if err != nil {
-		return nil, false, unsent{err}
+		return nil, false, unanswered{err: err}
 	}
 	resp, err = c.roundTrip(ctx, o)
 	return resp, false, err

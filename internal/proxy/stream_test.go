@@ -5,10 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 )
 
@@ -164,54 +162,6 @@ func TestClientThatGivesUpReading(t *testing.T) {
 		_, _ = io.CopyN(io.Discard, resp.Body, 3<<20)
 		_ = resp.Body.Close()
 		<-gone
-	}
-}
-
-func TestStalePooledConnections(t *testing.T) {
-	w := newWorld(t)
-	var conns, requests atomic.Int64
-	port := w.rawOrigin("ok.test", func(c net.Conn, br *bufio.Reader) {
-		conns.Add(1)
-		for range 2 { // the second request of a connection is never answered
-			if readRequest(br) == "" {
-				return
-			}
-			if requests.Add(1)%2 == 0 {
-				return
-			}
-			fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-		}
-	})
-	w.grant(rule(t, "ok.test", port, "GET,POST", "/**", maxBody(10)))
-	c := w.client(transparent)
-	for i, method := range []string{"GET", "GET", "POST", "POST"} {
-		if got := w.do(c, method, urlFor("https", "ok.test", port, "/x"), ""); got.status != 200 {
-			t.Errorf("request %d: %d %q %v", i, got.status, got.body, got.err)
-		}
-	}
-	if conns.Load() != 4 {
-		t.Errorf("%d connections", conns.Load())
-	}
-}
-
-func TestBrokenUpstreamsAreTriedAgain(t *testing.T) {
-	w := newWorld(t)
-	var tries atomic.Int64
-	port := w.rawOrigin("", func(c net.Conn, br *bufio.Reader) {
-		readRequest(br)
-		if tries.Add(1) < 3 {
-			return
-		}
-		fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-	})
-	w.grant(rule(t, "ok.test", port, "GET,POST", "/**", plainHTTP, maxBody(10)))
-	c := w.client(transparent)
-	if got := w.do(c, "GET", urlFor("http", "ok.test", port, "/x"), ""); got.status != 200 || tries.Load() != 3 {
-		t.Errorf("GET: %d after %d tries, %v", got.status, tries.Load(), got.err)
-	}
-	tries.Store(0)
-	if got := w.do(c, "POST", urlFor("http", "ok.test", port, "/x"), "body"); got.status != 502 || tries.Load() != 1 {
-		t.Errorf("POST: %d after %d tries, %v", got.status, tries.Load(), got.err)
 	}
 }
 

@@ -146,12 +146,18 @@ func (c *upConn) send(o *outgoing) (*upload, error) {
 	buf := heads.Get().(*[]byte)
 	defer heads.Put(buf)
 	b := append(o.appendHead((*buf)[:0]), o.body...)
-	_, err := c.nc.Write(b)
+	n, err := c.nc.Write(b)
 	if cap(b) <= 64<<10 {
 		*buf = b
 	}
+	if n > 0 {
+		o.sends++
+		if o.left != nil {
+			o.left()
+		}
+	}
 	if err != nil {
-		return nil, unsent{err}
+		return nil, unanswered{err, n > 0}
 	}
 	if o.stream == nil {
 		return nil, nil
@@ -303,13 +309,13 @@ const maxInterim = 64
 // readHead reads response heads until a final one. 1xx responses are dropped:
 // only 100 means something, for an upload that waits for it, and hints are optional (RFC 9110 section 15.2).
 func (c *upConn) readHead(o *outgoing, up *upload) (*response, error) {
+	if _, err := c.br.Peek(1); err != nil {
+		return nil, unanswered{unexpected(err), true}
+	}
 	for range maxInterim {
 		h, err := readHead(c.br, responseLimits, true)
 		if err != nil {
-			if _, ok := errors.AsType[*wireError](err); ok {
-				return nil, err
-			}
-			return nil, unsent{unexpected(err)}
+			return nil, unexpected(err)
 		}
 		status, minor, reason, err := parseStatusLine(h.line)
 		if err != nil {

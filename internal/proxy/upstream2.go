@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strconv"
@@ -70,14 +71,18 @@ func roundTrip2(ctx context.Context, cc shared, o *outgoing) (*response, error) 
 			return nil, err
 		}
 	}
+	o.sends++ // as far as is known
 	ctx, cancel := context.WithCancel(ctx)
+	if o.left != nil {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: o.left})
+	}
 	resp, err := cc.RoundTrip(o.request2(ctx)) //nolint:bodyclose // closed by the response's close
 	if err != nil {
 		cancel()
 		if o.stream != nil {
 			return nil, err
 		}
-		return nil, unsent{err}
+		return nil, unanswered{err, true}
 	}
 	out := response2(resp, o.method)
 	out.address = cc.address
