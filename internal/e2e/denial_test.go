@@ -238,3 +238,19 @@ func TestCase64_NPMStopsSoonAtAnUnlistedRegistry(t *testing.T) {
 		}
 	})
 }
+
+// Connections to a granted host that nothing was asked on end with the command; that
+// is no denial, however late sbx gets to them. A host that is not granted is one.
+func TestConnectionsThatEndWithTheCommandAreNoDenials(t *testing.T) {
+	lab := sbxtest.NewLab(t)
+	lab.Serve("api.cloudflare.com", http.HandlerFunc(ok))
+	const preconnect = `for i in {1..300}; do exec {fd}<>/dev/tcp/$H/443; done; printf '\x16\x03\x01\x02\x00\x01' >&$fd; exit 0`
+	everyone(t, func(t *testing.T, who sbxtest.User) {
+		for host, want := range map[string]int{"api.cloudflare.com": 0, "unlisted.test": 123} {
+			got := shell(t, lab, who, "H="+host+"; "+preconnect, "--profile", "cf-api", "--fail-on-denial")
+			if got.Exit != want {
+				t.Errorf("%s: exit status %d, want %d: %+v", host, got.Exit, want, got.Denials(t))
+			}
+		}
+	})
+}

@@ -21,6 +21,7 @@ import (
 // origin is what a connection itself says about where it wants to go, before
 // any request on it.
 type origin struct {
+	snap     *snapshot   // what was in force when it came; for judging one that ends unused
 	explicit bool        // a proxy connection: each request names its own authority
 	host     egress.Host // dialled or asked for by CONNECT; zero when explicit
 	port     uint16
@@ -136,6 +137,7 @@ func (s *Server) serveExplicit(nc net.Conn) {
 func (s *Server) serveStream(c *clientConn) {
 	snap := s.current.Load()
 	o := c.origin
+	o.snap = snap.granted()
 	relay := snap.policy.Decide(egress.Request{Protocol: egress.ProtocolTCP, Host: o.host, Port: o.port})
 	if relay.Verdict == egress.Allow && !relay.Rule.Tunnel {
 		s.relayTCP(c, snap, relay)
@@ -169,7 +171,7 @@ func (s *Server) servePlain(c *clientConn, first []byte) {
 // when it has one for this host and port, tells more than the bytes do.
 func (s *Server) notHTTP(c *clientConn, first []byte) {
 	o := c.origin
-	d := s.current.Load().policy.Decide(egress.Request{Protocol: egress.ProtocolTCP, Host: o.host, Port: o.port})
+	d := o.snap.policy.Decide(egress.Request{Protocol: egress.ProtocolTCP, Host: o.host, Port: o.port})
 	r := refuseDecision(d)
 	if d.Stage == egress.StageHandler {
 		r = refuse(egress.CodeNotHTTP, fmt.Sprintf("tcp://%s:%d: neither TLS nor HTTP: it begins with %q", o.host.InURL(), o.port, first[:min(len(first), 16)]))
@@ -225,7 +227,8 @@ func (c *clientConn) sniff(deadline time.Time) ([]byte, error) {
 }
 
 // silent ends a connection that said nothing, or not enough. Trying an ungranted
-// destination is worth a row even so; a granted one may be left unused.
+// destination is worth a row even so; a granted one may be left unused, and is when
+// the run ends.
 func (s *Server) silent(c *clientConn, err error) {
 	o := c.origin
 	if o.explicit {
@@ -238,8 +241,9 @@ func (s *Server) silent(c *clientConn, err error) {
 			ask.Host = o.sni
 		}
 	}
-	d := s.current.Load().policy.Decide(ask)
-	if !isTimeout(err) && d.Stage == egress.StageHandler {
+	d := o.snap.policy.Decide(ask)
+	revoked := s.current.Load() != o.snap
+	if d.Stage == egress.StageHandler && (revoked || !isTimeout(err)) {
 		return
 	}
 	r := refuseDecision(d)
@@ -253,6 +257,12 @@ func (s *Server) silent(c *clientConn, err error) {
 	row.Host = ask.Host.String()
 	s.deny(row, r)
 	reset(rawConn(c))
+}
+
+// ended reports whether an error says that a connection is over, from either side.
+func ended(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 func isTimeout(err error) bool {
@@ -350,15 +360,15 @@ func (s *Server) handshakeFailed(c *clientConn, err error) {
 		host = o.host
 	}
 	r := refuse(egress.CodeNotTLS, fmt.Sprintf("https://%s:%d: the TLS handshake with the client failed: %v", host.InURL(), o.port, err))
-	d := s.current.Load().policy.Decide(egress.Request{Protocol: egress.ProtocolHTTPS, Host: host, Port: o.port})
+	d := o.snap.policy.Decide(egress.Request{Protocol: egress.ProtocolHTTPS, Host: host, Port: o.port})
 	switch {
 	case o.sniText != "" && o.sni.IsZero():
 		r = refuse(egress.CodeMalformed, "the server name is no host name: "+err.Error())
 	case isBound(err): // also where the gate would have refused: it was not asked
 		r = refuseBound(egress.CodeBoundLeaves, err.Error())
-	case d.Stage == egress.StageGate && !host.IsZero() && s.current.Load().position == Enforce:
+	case d.Stage == egress.StageGate && !host.IsZero() && o.snap.position == Enforce:
 		r = refuseDecision(d)
-	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
+	case ended(err):
 		return // a granted host may be tried and left; nothing was asked
 	}
 	row := o.row("https")

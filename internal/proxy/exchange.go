@@ -187,7 +187,7 @@ func (x *exchange) admit(ctx context.Context, h *hop) *refusal {
 func (x *exchange) judge(ctx context.Context, h *hop) *refusal {
 	d := x.snap.policy.Decide(h.ask)
 	if d.Verdict != egress.Allow {
-		return refuseDecision(d)
+		return x.refuseDecision(h, d)
 	}
 	h.rule = d.Rule
 	for _, step := range []func(context.Context, *hop) *refusal{
@@ -201,6 +201,15 @@ func (x *exchange) judge(ctx context.Context, h *hop) *refusal {
 		}
 	}
 	return revoked(ctx)
+}
+
+// refuseDecision calls the refusal of what was granted until the run ended what it is:
+// what the command leaves behind may be read only then.
+func (x *exchange) refuseDecision(h *hop, d egress.Decision) *refusal {
+	if last := x.snap.before; last != nil && last.policy.Decide(h.ask).Stage == egress.StageHandler {
+		d.Code, d.Reason = egress.CodeGrantNotApplied, egress.Describe(h.ask)+": the grant was revoked before the request was read"
+	}
+	return refuseDecision(d)
 }
 
 func revoked(ctx context.Context) *refusal {

@@ -273,9 +273,7 @@ func (h *h1) hungUp(err error, first bool) {
 	if errors.Is(err, io.EOF) || !first {
 		return // between requests; a cut head was never a request
 	}
-	if isTimeout(err) || errors.Is(err, io.ErrUnexpectedEOF) {
-		h.s.silent(h.c, err)
-	}
+	h.s.silent(h.c, err)
 	h.broken = true
 }
 

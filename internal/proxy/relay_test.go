@@ -175,7 +175,6 @@ func TestBypass03_TunnelsSeeOnlyTheServerName(t *testing.T) {
 		"no name":        {hello(""), "not-tls"},
 		"no TLS":         {"SSH-2.0-x\r\n", "not-tls"},
 		"HTTP":           {fmt.Sprintf("GET / HTTP/1.1\r\nHost: pinned.test:%d\r\n\r\n", port), "protocol-not-granted"},
-		"cut hello":      {ok[:len(ok)/2], "not-tls"},
 		"garbled hello":  {ok[:9] + strings.Repeat("\xff", len(ok)-9), "not-tls"},
 		"alert":          {"\x16\x03\x01\x00\x02\x02\x00", "not-tls"},
 		"endless record": {"\x16\x03\x01\xff\xff", "not-tls"},
@@ -192,6 +191,16 @@ func TestBypass03_TunnelsSeeOnlyTheServerName(t *testing.T) {
 				t.Errorf("%s, %s: %+v", way, name, rows)
 			}
 		}
+	}
+	before := len(w.rows.all())
+	for _, open := range tunnelWays { // one that ends before it has said where to is as if unused
+		conn := open(w, "pinned.test", port)
+		_, _ = io.WriteString(conn, ok[:len(ok)/2])
+		_ = conn.(*net.TCPConn).CloseWrite()
+		_, _ = io.ReadAll(conn)
+	}
+	if rows := w.rows.all()[before:]; len(rows) != 0 {
+		t.Errorf("cut hellos: %+v", rows)
 	}
 	if n := w.dials.count("pinned.test"); n != 0 {
 		t.Errorf("%d dials", n)

@@ -142,6 +142,7 @@ func New(cfg Config) *Server {
 type snapshot struct {
 	policy   *egress.Policy
 	position Position
+	before   *snapshot // at a floor: the grant that it ended, nil at the first
 	pool     *pool
 	budgets  budgets
 	// begin returns the context of one request; it ends with the snapshot.
@@ -171,17 +172,33 @@ func (s *Server) Apply(p *egress.Policy) { s.swap(p, s.cfg.Position) }
 func (s *Server) Floor() { s.swap(nil, Enforce) }
 
 func (s *Server) swap(p *egress.Policy, position Position) {
-	old := s.current.Swap(s.newSnapshot(p, position))
+	next := s.newSnapshot(p, position)
+	s.mu.Lock()
+	if old := s.current.Load(); next.floor() {
+		next.before = old.granted()
+	}
+	old := s.current.Swap(next)
+	s.mu.Unlock()
 	old.end(errRevoked)
 	old.pool.close()
 }
 
+// floor reports whether nothing is granted.
+func (n *snapshot) floor() bool { return n.policy == nil && n.position == Enforce }
+
+// granted is the grant in force, or the one that was until the floor came back; before
+// any grant it is the floor. It is for telling what a connection was about that ends
+// with the run, and never allows anything.
+func (n *snapshot) granted() *snapshot {
+	if n.floor() && n.before != nil {
+		return n.before
+	}
+	return n
+}
+
 // Applied reports whether anything but the floor is in force, for the proof of
 // floor and grant.
-func (s *Server) Applied() bool {
-	now := s.current.Load()
-	return now.policy != nil || now.position != Enforce
-}
+func (s *Server) Applied() bool { return !s.current.Load().floor() }
 
 // Policy returns the policy in force, nil at the floor.
 func (s *Server) Policy() *egress.Policy { return s.current.Load().policy }

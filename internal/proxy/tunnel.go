@@ -21,6 +21,10 @@ import (
 func (s *Server) relayTunnel(c *clientConn, snap *snapshot, d egress.Decision) {
 	o := c.origin
 	hello, err := readHello(c)
+	if ended(err) {
+		reset(rawConn(c)) // as when a handshake ends: nothing was asked
+		return
+	}
 	r := checkHello(o, hello, err)
 	if r != nil {
 		s.deny(o.row("tcp"), r)
