@@ -254,13 +254,14 @@ func (q Query) Has(key, value string) bool {
 }
 
 // KeyMeans reports whether some reader could take the raw name of a query's pair
-// for the key: in another case, percent-encoded up to three times, as key[].
+// for the key: in another case, percent-encoded up to three times, as key[], or with
+// what PHP makes an underscore of in its place.
 func KeyMeans(name, key string) bool { return keyMeans(name, key) }
 
 func keyMeans(name, key string) bool {
 	for range 3 {
 		bare, _, _ := strings.Cut(name, "[")
-		if strings.EqualFold(bare, key) {
+		if strings.EqualFold(bare, key) || strings.EqualFold(foldName(name), foldName(key)) {
 			return true
 		}
 		if strings.IndexByte(name, '%') < 0 && strings.IndexByte(name, '+') < 0 {
@@ -270,6 +271,21 @@ func keyMeans(name, key string) bool {
 		name = strings.TrimSpace(strings.Join(parts, "/"))
 	}
 	return true // still encoded after three decodings: nobody means well
+}
+
+// foldName puts an underscore where a variable of PHP gets one: for a space, a dot, an
+// opening bracket, and NUL.
+func foldName(name string) string {
+	if !strings.ContainsAny(name, " .[\x00") {
+		return name
+	}
+	return strings.Map(func(c rune) rune {
+		switch c {
+		case ' ', '.', '[', 0:
+			return '_'
+		}
+		return c
+	}, name)
 }
 
 // equalDecoded compares a raw query component with a decoded text without allocating.

@@ -1,6 +1,7 @@
 package egress_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/fractalboxdev/sbx/internal/egress"
@@ -192,5 +193,18 @@ func TestVector03_Query(t *testing.T) {
 		if _, q := mustTarget(t, "/x?"+query); q.Has("service", "git-upload-pack") != want {
 			t.Errorf("query %q: %v, want %v", query, !want, want)
 		}
+	}
+}
+
+// PHP puts underscores into names, so another spelling beside the judged one counts.
+func TestQueryKeysThatPHPRenames(t *testing.T) {
+	for _, other := range []string{"a.b", "a b", "a+b", "a%20b", "a[b", "a%5Bb", "a%00b", "A%2eB", "a_b[]"} {
+		query := strings.ReplaceAll(other, " ", "%20")
+		if _, q := mustTarget(t, "/x?a_b=1&"+query+"=2"); q.Has("a_b", "1") || !egress.KeyMeans(other, "a_b") {
+			t.Errorf("%q is not taken for a_b", other)
+		}
+	}
+	if egress.KeyMeans("a-b", "a_b") || egress.KeyMeans("ab", "a_b") {
+		t.Error("other keys are taken for a_b")
 	}
 }

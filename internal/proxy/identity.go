@@ -50,7 +50,7 @@ func openFields(fs fields, host string, socket bool) fields {
 // identifying are parts of header names that say who asks, besides the known
 // names of kindCredential; schemes are those of header values (RFC 9110 section 11).
 var (
-	identifying = strings.Fields(`auth token secret passw credential session cookie signature jwt bearer
+	identifying = strings.Fields(`auth token secret pass pwd credential session cookie signature jwt bearer
 		apikey api-key api_key access-key access_key accesskey client-id client_id saml oidc sso-`)
 	schemes = strings.Fields(`bearer basic token digest negotiate ntlm hawk hoba mutual vapid aws4-hmac-sha256`)
 	// harmless names look like identities and are none.
@@ -146,18 +146,15 @@ func (sl *slot) foreign(name string, rule *egress.Rule) bool {
 	if sl.QueryKey != "" && egress.KeyMeans(name, sl.QueryKey) {
 		return true
 	}
-	// Some servers end a key at NUL and read dots, spaces and hyphens as underscores.
-	name, _, _ = strings.Cut(name, "\x00")
-	name, _, _ = strings.Cut(name, "%00")
-	folded := foldKey(name)
+	// Some servers end a key at NUL, and some read hyphens as underscores.
+	cut, _, _ := strings.Cut(name, "%00")
+	folded := foldKey(unescape(unescape(name)))
 	return slices.ContainsFunc(identityKeys, func(key string) bool {
-		return egress.KeyMeans(name, key) || egress.KeyMeans(folded, foldKey(key))
+		return egress.KeyMeans(name, key) || egress.KeyMeans(cut, key) || egress.KeyMeans(folded, foldKey(key))
 	})
 }
 
-func foldKey(key string) string {
-	return strings.NewReplacer(".", "_", "-", "_", " ", "_").Replace(key)
-}
+func foldKey(key string) string { return strings.ReplaceAll(key, "-", "_") }
 
 func hasKey(query, key string) bool {
 	return slices.ContainsFunc(pairs(query), func(p queryPair) bool { return p.name() == key })

@@ -15,13 +15,16 @@ func TestBypass24_UnderscoresDoNotHideOverrides(t *testing.T) {
 			t.Errorf("%s is of kind %d, want %d", name, got, want)
 		}
 	}
-	for _, f := range []field{{"X-Custom", "Bearer\tmine"}, {"X_Auth_Token", "x"}, {"X_API_KEY", "x"}} {
+	for _, f := range []field{{"X-Custom", "Bearer\tmine"}, {"X_Auth_Token", "x"}, {"X_API_KEY", "x"}, {"X-Pass", "x"}, {"X-Pwd", "x"}} {
 		if !identifies(&f) {
 			t.Errorf("%s: %q says who asks", f.name, f.value)
 		}
 	}
 	sl := &slot{}
-	for _, key := range []string{"api.key", "auth.token", "access-token", "private-token", "x-api-key", "personal_access_token", "apikey%00"} {
+	for _, key := range []string{
+		"api.key", "auth.token", "access-token", "private-token", "x-api-key", "personal_access_token", "apikey%00",
+		"access%20token", "access+token", "access[token", "access%5Btoken", "access%00token", "access%2etoken", "private%2Dtoken", "x%2dapi%2dkey",
+	} {
 		if !sl.foreign(key, &egress.Rule{}) {
 			t.Errorf("the query key %s says who asks", key)
 		}
