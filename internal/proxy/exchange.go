@@ -330,7 +330,7 @@ func (x *exchange) load(h *hop, limit int64) *refusal {
 	body, err := io.ReadAll(io.LimitReader(x.req.body, limit+1))
 	wire, isWire := errors.AsType[*wireError](err)
 	switch {
-	case isWire && wire.code != egress.CodeMalformed:
+	case isWire && (wire.code != egress.CodeMalformed || wire.recorded):
 		return refuseWire(wire)
 	case err != nil:
 		return refuseWire(malformed("reading the body: " + err.Error()))

@@ -118,7 +118,7 @@ func (x *exchange) relay(ctx context.Context, h *hop, resp *response) {
 		x.w.abort()
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
-		} else if r := x.lateRefusal(h, err); r != nil {
+		} else if r := x.lateRefusal(h, err); r != nil && !r.unrecorded {
 			x.s.deny(x.row(h), r)
 		}
 	}

@@ -41,7 +41,8 @@ type h2 struct {
 	mu      sync.Mutex
 	room    sync.Cond // more may be sent, or never again
 	streams map[uint32]*h2Stream
-	last    uint32 // highest stream id of the client
+	last    uint32   // highest stream id of the client
+	left    []uint32 // the last streams that we ended before the client did, oldest first
 	asked   bool
 	closed  bool
 	send    int64 // window of the connection
@@ -170,11 +171,12 @@ func (h *h2) badStream(e http2.StreamError) error {
 	fresh := e.StreamID > h.last
 	if fresh {
 		h.last, h.asked = e.StreamID, true
+		h.leave(e.StreamID)
 	}
 	h.mu.Unlock()
 	switch {
 	case st != nil:
-		st.fail(e)
+		h.spoil(st, malformed("a malformed HTTP/2 frame of a request: "+e.Error()))
 	case fresh:
 		o := h.c.origin
 		h.s.deny(o.row(o.protocol().String()), refuseWire(malformed("a malformed HTTP/2 request: "+e.Error())))
@@ -329,20 +331,21 @@ func (*h2) owe(owed, window *int64, n int64) int64 {
 func (h *h2) headers(f *http2.MetaHeadersFrame) error {
 	h.mu.Lock()
 	st := h.streams[f.StreamID]
-	last := h.last
+	old, left := f.StreamID <= h.last, slices.Contains(h.left, f.StreamID)
 	h.mu.Unlock()
 	switch {
 	case st != nil:
 		return h.trailers(st, f)
-	case f.StreamID%2 == 0:
+	case left:
+		return nil // its end crosses ours
+	case old || f.StreamID%2 == 0: // RFC 9113 section 5.1.1
 		return http2.ConnectionError(http2.ErrCodeProtocol)
-	case f.StreamID <= last:
-		return nil // of a stream that we ended: its end may cross ours
 	}
 	req, err := request2(f)
 	st, r := h.admit(f.StreamID, req)
 	if r != nil {
 		h.s.deny(h.c.origin.requestRow(req), r)
+		h.refused(f)
 		return h.write(func() error { return h.fr.WriteRSTStream(f.StreamID, http2.ErrCodeRefusedStream) })
 	}
 	if f.StreamEnded() {
@@ -351,6 +354,28 @@ func (h *h2) headers(f *http2.MetaHeadersFrame) error {
 	}
 	h.s.cfg.Trap.Go(func() { h.run(st, req, err) })
 	return nil
+}
+
+// maxLeft bounds the streams whose end from the client is waited for; more than it may
+// have open at once.
+const maxLeft = 2 * maxStreams
+
+// leave remembers a stream that ended before the client has ended it: what the client
+// sent meanwhile is no new request. The caller holds mu.
+func (h *h2) leave(id uint32) {
+	if len(h.left) >= maxLeft {
+		h.left = slices.Delete(h.left, 0, maxLeft/2)
+	}
+	h.left = append(h.left, id)
+}
+
+// refused is leave for a request that did not become a stream.
+func (h *h2) refused(f *http2.MetaHeadersFrame) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !f.StreamEnded() {
+		h.leave(f.StreamID)
+	}
 }
 
 // admit makes a stream of a request, within the bounds of connection and Server.
@@ -372,11 +397,29 @@ func (h *h2) admit(id uint32, req *request) (*h2Stream, *refusal) {
 }
 
 func (h *h2) trailers(st *h2Stream, f *http2.MetaHeadersFrame) error {
-	if _, err := st.receive(nil, 0, true); err != nil || !f.StreamEnded() || len(f.PseudoFields()) > 0 {
-		st.fail(malformed("malformed HTTP/2 trailers"))
+	bad := !f.StreamEnded() || len(f.PseudoFields()) > 0
+	if !bad {
+		_, err := st.receive(nil, 0, true)
+		bad = err != nil
+	}
+	if bad {
+		h.spoil(st, malformed("malformed HTTP/2 trailers"))
 		return h.write(func() error { return h.fr.WriteRSTStream(f.StreamID, http2.ErrCodeProtocol) })
 	}
 	return nil
+}
+
+// spoil ends a stream whose client broke the protocol on it. The row is made here: a
+// handler may be past looking at how its request ends.
+func (h *h2) spoil(st *h2Stream, why *wireError) {
+	h.mu.Lock()
+	failed := st.failed
+	h.mu.Unlock()
+	if !failed {
+		h.s.deny(h.c.origin.requestRow(st.req), refuseWire(why))
+	}
+	why.recorded = true
+	st.fail(why)
 }
 
 // run answers one request.
@@ -399,6 +442,9 @@ func (h *h2) finished(st *h2Stream) {
 	delete(h.streams, st.id)
 	h.running--
 	clean := st.localDone && st.remoteDone
+	if !st.remoteDone {
+		h.leave(st.id)
+	}
 	code := http2.ErrCodeNo
 	if !st.localDone {
 		code = http2.ErrCodeInternal

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 
@@ -137,6 +138,75 @@ func TestHTTP2ConnectionErrors(t *testing.T) {
 		}
 		if rows := w.rows.recorded(before + 1)[before:]; rows[0].Code != "malformed-request" {
 			t.Errorf("%s: %+v", name, rows)
+		}
+	}
+}
+
+// A request on a stream below the last one is an error of the connection, and in the
+// record; the end of a stream that sbx ended first is neither.
+func TestHTTP2StreamsThatGoBackwards(t *testing.T) {
+	w, port, good := h2World(t, hello)
+	get := []string{":method", "GET", ":scheme", "https", ":authority", good, ":path", "/x"}
+	c := w.rawH2("good.test", port)
+	c.next = 5
+	if got := c.result(c.headers(t, true, get...)); !strings.HasPrefix(got, "200") {
+		t.Fatalf("%q", got)
+	}
+	c.next = 3
+	if got := c.result(c.headers(t, true, get...)); got != "|GOAWAY PROTOCOL_ERROR" {
+		t.Errorf("a lower stream: %q", got)
+	}
+	if row := w.rows.recorded(2)[1]; row.Code != "malformed-request" || !strings.Contains(row.Reason, "connection error") {
+		t.Errorf("%+v", row)
+	}
+
+	c = w.rawH2("good.test", port)
+	id := c.headers(t, false, ":method", "PURGE", ":scheme", "https", ":authority", good, ":path", "/x")
+	if got := c.result(id); !strings.HasPrefix(got, "403") {
+		t.Errorf("a refused one: %q", got)
+	}
+	w.rows.recorded(3)
+	c.next = id
+	c.headers(t, true, "x-trailer", "t")
+	c.next = id + 2
+	if got := c.result(c.headers(t, true, get...)); !strings.HasPrefix(got, "200") {
+		t.Errorf("after a trailer that crossed the refusal: %q", got)
+	}
+}
+
+// A client that breaks the protocol on a request that is under way is in the record,
+// whatever became of the request.
+func TestHTTP2MalformedTrailersAreRecorded(t *testing.T) {
+	for _, ends := range []bool{true, false} {
+		w, port, good := h2World(t, func(rw http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(rw).Flush()
+			<-r.Context().Done()
+		})
+		c := w.rawH2("good.test", port)
+		id := c.headers(t, ends, ":method", "POST", ":scheme", "https", ":authority", good, ":path", "/x")
+		if !ends {
+			_ = c.fr.WriteData(id, false, []byte("abc"))
+			time.Sleep(50 * time.Millisecond) // it may be read
+		} else {
+			w.rows.recorded(1)
+		}
+		c.next = id
+		c.headers(t, true, ":path", "/y")
+		if got := c.result(id); !strings.Contains(got, "RST PROTOCOL_ERROR") && !strings.HasPrefix(got, "400") {
+			t.Errorf("%q", got)
+		}
+		time.Sleep(50 * time.Millisecond)
+		denied := 0
+		for _, row := range w.rows.all() {
+			if row.Verdict == "deny" {
+				denied++
+			}
+			if row.Verdict == "deny" && (row.Code != "malformed-request" || row.Path != "/x") {
+				t.Errorf("%+v", row)
+			}
+		}
+		if denied != 1 {
+			t.Errorf("%d rows of %+v", denied, w.rows.all())
 		}
 	}
 }

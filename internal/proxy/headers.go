@@ -106,7 +106,7 @@ func requestFields(fs fields, host string, rule *egress.Rule, socket, body bool)
 			out = append(out, field{fs[i].name, host})
 			continue
 		}
-		if named(tokens, fs[i].name) && !socket {
+		if named(tokens, fs[i].name) && !socket || hides(fs[i].name) {
 			continue
 		}
 		if travels(kindOf(fs[i].name), fs[i].name, rule, socket, body) {
@@ -114,6 +114,12 @@ func requestFields(fs fields, host string, rule *egress.Rule, socket, body bool)
 		}
 	}
 	return out
+}
+
+// hides reports whether a name is a listed one for servers that read underscores as
+// hyphens: such a field stands beside the one that was judged. Nobody writes it so.
+func hides(name string) bool {
+	return strings.IndexByte(name, '_') >= 0 && kindOf(name) != kindOther
 }
 
 func travels(k kind, name string, rule *egress.Rule, socket, body bool) bool {

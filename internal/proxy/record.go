@@ -13,7 +13,7 @@ type refusal struct {
 	rule        string // the rule that came nearest
 	reason      string // for the record, never for the client
 	authorities []string
-	unrecorded  bool // the recorder itself refused, and keeps count of that
+	unrecorded  bool // the recorder itself refused, and keeps count of that; or the row is there already
 	mute        bool // the client learns the code only
 	final       bool // in every position
 }
@@ -35,7 +35,7 @@ func refuseDecision(d egress.Decision) *refusal {
 
 // refuseWire is the refusal of a message that cannot be understood in one way.
 func refuseWire(e *wireError) *refusal {
-	return &refusal{status: e.status, source: event.SourceHandler, code: e.code, reason: e.reason, final: true}
+	return &refusal{status: e.status, source: event.SourceHandler, code: e.code, reason: e.reason, final: true, unrecorded: e.recorded}
 }
 
 // statusGate is outside of every range that programs give a meaning to, so a

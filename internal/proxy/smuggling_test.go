@@ -237,6 +237,32 @@ func TestBypass24_OverrideHeadersAreDropped(t *testing.T) {
 	}
 }
 
+// A server that reads underscores as hyphens must not find a second field beside the
+// one that was judged.
+func TestBypass24_UnderscoresHideNothingFromTheJudge(t *testing.T) {
+	for name, mode := range map[string]func(*egress.Rule){"minimal": func(*egress.Rule) {}, "preserve": preserve} {
+		s := newSite(t, func(rw http.ResponseWriter, r *http.Request) {
+			for k, v := range r.Header {
+				fmt.Fprintln(rw, strings.ToLower(k), v)
+			}
+		}, []string{"ok.test"})
+		s.allow("ok.test", "POST", "/**", mode, maxBody(10))
+		eachDoor(t, func(t *testing.T, d door) {
+			got, _ := s.answer(d, "ok.test", "POST", "POST /x HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\nContent-Length: 2\r\nContent-Type: a/a\r\n"+
+				"Content_Type: b/b\r\nContent_Encoding: gzip\r\nCONTENT_type: c/c\r\nUser_Agent: d\r\nX_Custom: kept\r\n\r\nab")
+			want := map[string]int{"content-type [a/a]": 1, "x_custom [kept]": 1, "_": 1}
+			if name == "minimal" {
+				want["x_custom [kept]"], want["_"] = 0, 0
+			}
+			for text, n := range want {
+				if got.status != 200 || strings.Count(got.body, text) != n {
+					t.Errorf("%s: %d %q, want %d of %q", name, got.status, got.body, n, text)
+				}
+			}
+		})
+	}
+}
+
 func TestBypass19_ConnectionTokensAreParsed(t *testing.T) {
 	seen := make(chan string, 4)
 	s := rawSite(t, func(c net.Conn, br *bufio.Reader) {

@@ -55,6 +55,8 @@ type wireError struct {
 	status int
 	code   egress.Code
 	reason string
+	// recorded: whoever found it made its row.
+	recorded bool
 }
 
 func (e *wireError) Error() string { return e.reason }
