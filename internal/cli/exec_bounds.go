@@ -12,7 +12,7 @@ import (
 // boundFlags are the bounds of what one run can make sbx itself hold.
 type boundFlags struct {
 	names, connections, streams, certificates, destinations, rows int
-	heads, bodies, output                                         string
+	heads, bodies, responses, output                              string
 }
 
 func (b *boundFlags) addTo(f *pflag.FlagSet) {
@@ -21,6 +21,7 @@ func (b *boundFlags) addTo(f *pflag.FlagSet) {
 	f.IntVar(&b.streams, "max-streams", 0, "bound the `number` of HTTP/2 requests at once (default 1024)")
 	f.StringVar(&b.heads, "max-heads", "", "bound the heads of requests under way, as a `size` (default 32MiB)")
 	f.StringVar(&b.bodies, "max-bodies", "", "bound the request bodies that wait, as a `size` (default 64MiB)")
+	f.StringVar(&b.responses, "max-responses", "", "bound what responses hold that are searched for a secret, as a `size` (default 256MiB)")
 	f.IntVar(&b.certificates, "max-certificates", 0, "bound the `number` of hosts with a certificate of the run (default 4096)")
 	f.IntVar(&b.destinations, "max-destinations", 0, "bound the `number` of recorded destinations of refused packets (default 10000)")
 	f.IntVar(&b.rows, "max-rows", 0, "bound the `number` of recorded requests (default 1000000)")
@@ -58,7 +59,7 @@ func (b *boundFlags) parse() (fence.Bounds, error) {
 	for _, s := range []struct {
 		flag, text string
 		into       *int64
-	}{{"max-heads", b.heads, &out.HeadBytes}, {"max-bodies", b.bodies, &out.BodyBytes}, {"max-output", b.output, &out.Output}} {
+	}{{"max-heads", b.heads, &out.HeadBytes}, {"max-bodies", b.bodies, &out.BodyBytes}, {"max-responses", b.responses, &out.Responses}, {"max-output", b.output, &out.Output}} {
 		if s.text == "" {
 			continue
 		}

@@ -259,6 +259,7 @@ const (
 	CodeBoundStreams      Code = "bound-streams"
 	CodeBoundHeads        Code = "bound-heads"
 	CodeBoundBodies       Code = "bound-bodies"
+	CodeBoundResponses    Code = "bound-responses"
 	CodeBoundLeaves       Code = "bound-certificates"
 	CodeBoundNames        Code = "bound-names"
 	CodeBoundRows         Code = "bound-rows"

@@ -109,11 +109,12 @@ type Bounds struct {
 	Rows         int // recorded requests
 	HeadBytes    int64
 	BodyBytes    int64
+	Responses    int64 // bytes of responses that are searched
 	Output       int64 // bytes kept
 }
 
 func (b Bounds) proxy() proxy.Limits {
-	return proxy.Limits{Connections: b.Connections, Streams: b.Streams, HeadBytes: b.HeadBytes, BufferedBytes: b.BodyBytes}
+	return proxy.Limits{Connections: b.Connections, Streams: b.Streams, HeadBytes: b.HeadBytes, BufferedBytes: b.BodyBytes, SearchedBytes: b.Responses}
 }
 
 // Outcome is how a run ended.

@@ -1,7 +1,10 @@
 package proxy
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/fractalboxdev/sbx/internal/egress"
@@ -25,16 +28,60 @@ func (g *gauge) take(n int64) bool {
 // give takes back what take added.
 func (g *gauge) give(n int64) { g.used.Add(-n) }
 
+// room is a gauge whose takers may wait for what others give back.
+type room struct {
+	gauge
+	mu    sync.Mutex
+	freed chan struct{} // closed when something was given back; nil: nobody waits
+}
+
+// wait adds n as soon as that fits, unless ctx ends before.
+func (r *room) wait(ctx context.Context, n int64) bool {
+	for n <= r.limit && ctx.Err() == nil {
+		if r.take(n) {
+			return true
+		}
+		r.mu.Lock()
+		if r.freed == nil {
+			r.freed = make(chan struct{})
+		}
+		freed := r.freed
+		r.mu.Unlock()
+		if r.take(n) { // what was given back before freed was there
+			return true
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// give takes back what was added, and tells those who wait.
+func (r *room) give(n int64) {
+	r.gauge.give(n)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.freed != nil {
+		close(r.freed)
+		r.freed = nil
+	}
+}
+
 // gauges are the bounds that count over the whole Server: what one connection may
 // hold is little, but the code inside opens as many as it likes.
 type gauges struct {
 	streams gauge // HTTP/2 requests
 	heads   gauge // bytes of request heads
 	bodies  gauge // bytes of request bodies
+
+	responses room // bytes of responses that are searched, with their decoders
 }
 
 func (g *gauges) init(l Limits) {
 	g.streams.limit, g.heads.limit, g.bodies.limit = int64(l.Streams), l.HeadBytes, l.BufferedBytes
+	g.responses.limit = l.SearchedBytes
 }
 
 // fieldOverhead is what a field costs besides its bytes (RFC 9113 section 6.5.2).
@@ -81,6 +128,16 @@ func (s *Server) giveStream(size int64) {
 func refuseBound(code egress.Code, reason string) *refusal {
 	r := refuse(code, reason)
 	r.final = true
+	return r
+}
+
+// errNoRoom ends a searched response that would hold more than the run may.
+var errNoRoom = errors.New("the responses that are searched for a secret hold as much as they may")
+
+// refuseNoRoom is the refusal of such a response.
+func (s *Server) refuseNoRoom(h *hop) *refusal {
+	r := refuseBound(egress.CodeBoundResponses, fmt.Sprintf("%s: %v, %d bytes at once", egress.Describe(h.ask), errNoRoom, s.cfg.Limits.SearchedBytes))
+	r.rule = h.rule.ID
 	return r
 }
 

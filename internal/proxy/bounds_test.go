@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/andybalholm/brotli"
 
 	"github.com/fractalboxdev/sbx/internal/egress"
 )
@@ -130,6 +134,56 @@ func TestWaitingBodiesAreBoundedOverAllConnections(t *testing.T) {
 	}
 	if got := strings.Join(codes, " "); strings.Count(got, "bound-bodies") != 1 {
 		t.Errorf("%s", got)
+	}
+}
+
+// What decoders of searched responses hold is counted over all connections: who finds
+// no room waits for a while, and is refused then.
+func TestSearchedResponsesAreBoundedOverAllConnections(t *testing.T) {
+	const each = 17 << 20 // what one may take with br, about
+	for wait, ends := range map[time.Duration]bool{100 * time.Millisecond: false, 20 * time.Second: true} {
+		w := newWorld(t, credential(t, token), func(c *proxyConfig) { c.Limits.SearchedBytes, c.Limits.SearchWait = 2*each, wait })
+		release := make(chan struct{})
+		port := w.origin(func(rw http.ResponseWriter, r *http.Request) {
+			rw.Header().Set("Content-Encoding", "br")
+			rw.WriteHeader(200)
+			e := brotli.NewWriter(rw)
+			fmt.Fprint(e, "hello ")
+			_ = errors.Join(e.Flush(), http.NewResponseController(rw).Flush())
+			if r.URL.Path == "/hang" {
+				<-release
+			}
+			_ = e.Close()
+		}, false, "a.test")
+		w.grant(rule(t, "a.test", port, "GET", "/**", sends))
+		var held sync.WaitGroup
+		for range 2 {
+			held.Go(func() {
+				if got := w.do(w.client(transparentH2), "GET", urlFor("https", "a.test", port, "/hang"), ""); got.status != 200 || got.err != nil {
+					t.Errorf("one that was there before: %d %v", got.status, got.err)
+				}
+			})
+		}
+		w.rows.recorded(2)
+		time.Sleep(100 * time.Millisecond) // until their bodies are searched
+		if ends {
+			time.AfterFunc(100*time.Millisecond, func() { close(release) })
+		}
+		got := w.do(w.client(transparent), "GET", urlFor("https", "a.test", port, "/x"), "")
+		if ends && got.status != 200 || !ends && (got.status != 403 || got.body != "sbx: bound-responses test/get\n") {
+			t.Errorf("waiting for %v: %d %q %v", wait, got.status, got.body, got.err)
+		}
+		if !ends {
+			if row := w.rows.recorded(4)[3]; row.Code != "bound-responses" || row.Verdict != "deny" || row.ID == 0 {
+				t.Errorf("%+v", row)
+			}
+			close(release)
+		}
+		held.Wait()
+		w.rows.completed(3)
+		if got := w.do(w.client(transparent), "GET", urlFor("https", "a.test", port, "/x"), ""); got.status != 200 {
+			t.Errorf("afterwards: %d %q", got.status, got.body)
+		}
 	}
 }
 

@@ -26,8 +26,12 @@ func (x *exchange) forward(ctx context.Context, cancel context.CancelCauseFunc, 
 			x.failed(ctx, h, err)
 			return
 		}
-		if r := x.guard(h, resp); r != nil {
+		if r := x.guard(ctx, h, resp); r != nil {
 			resp.close(false)
+			if r.code == egress.CodeBoundResponses && ctx.Err() != nil { // it waited in vain
+				x.failed(ctx, h, context.Cause(ctx))
+				return
+			}
 			h.status = r.status
 			x.deny(h, r)
 			x.complete(h, errors.New(string(r.code)))
@@ -197,6 +201,9 @@ func (x *exchange) failed(ctx context.Context, h *hop, err error) {
 func (x *exchange) lateRefusal(h *hop, err error) *refusal {
 	if r := refuseAddress(h, err); r != nil {
 		return r
+	}
+	if errors.Is(err, errNoRoom) {
+		return x.s.refuseNoRoom(h)
 	}
 	if errors.Is(err, errEchoed) || errors.Is(err, errUnsearched) {
 		return x.unsafe(h, err)

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +21,7 @@ var (
 // guard makes sure that no response of a credentialed host hands the secret to the
 // command, also one to a request that was sent without it: the head is searched
 // now, body and trailer as they come.
-func (x *exchange) guard(h *hop, resp *response) *refusal {
+func (x *exchange) guard(ctx context.Context, h *hop, resp *response) *refusal {
 	sl := x.guarded(h)
 	if sl == nil || sl.Value.IsZero() {
 		return nil
@@ -40,7 +41,28 @@ func (x *exchange) guard(h *hop, resp *response) *refusal {
 	if err != nil {
 		return x.unsafe(h, err)
 	}
+	return x.admitSearched(ctx, h, resp, body)
+}
+
+// admitSearched counts what a searched response holds until it is closed. It waits for
+// others to end, for a while: clients ask for many at once.
+func (x *exchange) admitSearched(ctx context.Context, h *hop, resp *response, body *searched) *refusal {
+	room, limits := &x.s.held.responses, &x.s.cfg.Limits
+	need := body.needs()
+	if !room.take(need) {
+		waiting, cancel := context.WithTimeout(ctx, limits.SearchWait)
+		defer cancel()
+		if !room.wait(waiting, need) {
+			return x.s.refuseNoRoom(h)
+		}
+	}
+	body.room, body.charged = room, need
 	resp.body = body
+	end := resp.close
+	resp.close = func(reuse bool) {
+		end(reuse)
+		room.give(body.charged)
+	}
 	return nil
 }
 
@@ -90,7 +112,10 @@ type searched struct {
 	raw     *secret.Search
 	plain   *secret.Search // nil where there is no coding
 	decoder coding.Decoder // reads through feed
+	memory  int64          // what decoder may hold
 	out     []byte         // decoded bytes are only looked at here
+	room    *room          // charged is taken from it; nil: nothing is counted
+	charged int64
 
 	rawOpen int   // of the last bytes of held
 	safe    int   // of the first bytes of held: decoded and searched
@@ -106,11 +131,29 @@ func newSearched(src io.Reader, f *secret.Finder, codings []string, trailer func
 	if len(codings) == 0 {
 		return b, nil
 	}
-	b.plain, b.out = secret.NewSearch(f), make([]byte, decodedPiece)
+	b.plain, b.memory = secret.NewSearch(f), coding.Memory(codings)+decodedPiece
 	if b.decoder = coding.New(codings, &b.feed); b.decoder == nil {
 		return nil, fmt.Errorf("%w: its coding is %s", errUnsearched, egress.CleanPath(strings.Join(codings, ",")))
 	}
 	return b, nil
+}
+
+// needs is what the body takes before anything of it is known: its decoder and one
+// piece.
+func (b *searched) needs() int64 { return b.memory + copySize }
+
+// count charges for what is held beyond the first piece. It does not wait: who holds
+// much already would keep the others from ending.
+func (b *searched) count(held int) error {
+	more := b.memory + int64(held) - b.charged
+	if b.room == nil || more <= 0 {
+		return nil
+	}
+	if !b.room.take(more) {
+		return errNoRoom
+	}
+	b.charged += more
+	return nil
 }
 
 // Read gives away what is searched. It never returns bytes together with an error
@@ -159,13 +202,16 @@ func (b *searched) advance() error {
 		}
 		return nil
 	}
+	if b.out == nil {
+		b.out = make([]byte, decodedPiece) // only now: it may have waited for room
+	}
 	n, clean, err := b.decoder.Decode(b.out)
 	open, found := b.plain.Next(b.out[:n])
 	switch {
 	case found:
 		return errEchoed
 	case b.err != nil && !errors.Is(b.err, io.EOF):
-		return b.err // the transport failed: what was not searched is dropped
+		return b.err // the bound was reached, or the transport failed: what was not searched is dropped
 	case errors.Is(err, io.EOF), errors.Is(b.err, io.EOF) && !b.began:
 		return b.rest()
 	case err != nil:
@@ -229,6 +275,10 @@ func (b *searched) fetchSearched() error {
 		if found {
 			b.err = errEchoed
 			return errEchoed
+		}
+		if err := b.count(len(b.held) + n); err != nil {
+			b.err = err
+			return err
 		}
 		if n > 0 {
 			b.held, b.rawOpen, b.began = append(b.held, (*buf)[:n]...), open, true

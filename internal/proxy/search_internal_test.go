@@ -308,6 +308,22 @@ func TestSearchedTrailer(t *testing.T) {
 }
 
 // What decodes to far more than it is takes no more memory for that.
+// What waits for its decoding is counted as it grows, and given back at the end.
+func TestSearchedBytesAreCounted(t *testing.T) {
+	skipped := append([]byte{0x50, 0x2a, 0x4d, 0x18, 0, 0, 0x30, 0}, make([]byte, 3<<20)...) // a frame without content (RFC 8878 section 3.1.2)
+	b := search(t, bytes.NewReader(skipped), "zstd", nil)
+	b.room, b.charged = &room{gauge: gauge{limit: b.needs() + 1<<20}}, b.needs()
+	if !b.room.take(b.charged) {
+		t.Fatal("no room for one")
+	}
+	if _, err := b.Read(make([]byte, 100)); !errors.Is(err, errNoRoom) {
+		t.Errorf("%v", err)
+	}
+	if used := b.room.used.Load(); used != b.charged || used > b.room.limit || used < b.needs()+900_000 {
+		t.Errorf("%d bytes are counted, %d of them charged", used, b.charged)
+	}
+}
+
 func TestSearchedBomb(t *testing.T) {
 	coded := encode(t, "gzip", strings.Repeat("0", 200<<20))
 	got, err := io.Copy(io.Discard, search(t, bytes.NewReader(coded), "gzip", nil))

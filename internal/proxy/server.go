@@ -36,6 +36,8 @@ type Limits struct {
 	Streams       int           // HTTP/2 requests at once, on all connections together; 1,024
 	HeadBytes     int64         // heads of requests under way, all together; 32 MiB
 	BufferedBytes int64         // request bodies that were read and have not left yet, all together; 64 MiB
+	SearchedBytes int64         // responses that are searched for a secret, with their decoders, all together; 256 MiB
+	SearchWait    time.Duration // how long a response waits for room to be searched in; 30 s
 	Sniff         time.Duration // how long an ungranted connection may stay silent; 1.5 s
 	Linger        time.Duration // how long a refused body is read before the connection ends; 1 s
 	IdleUpstream  int           // idle upstream connections kept; 512
@@ -53,6 +55,12 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.BufferedBytes <= 0 {
 		l.BufferedBytes = 64 << 20
+	}
+	if l.SearchedBytes <= 0 {
+		l.SearchedBytes = 256 << 20
+	}
+	if l.SearchWait <= 0 {
+		l.SearchWait = 30 * time.Second
 	}
 	if l.Sniff <= 0 {
 		l.Sniff = 1500 * time.Millisecond
