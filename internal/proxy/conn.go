@@ -150,7 +150,7 @@ func (s *Server) serveStream(c *clientConn) {
 	case first[0] == recordHandshake && relay.Verdict == egress.Allow:
 		s.relayTunnel(c, snap, relay)
 	case first[0] == recordHandshake:
-		s.serveTLS(c)
+		s.serveTLS(c, first)
 	case isPreface(first):
 		s.serveHTTP2(c)
 	default:
@@ -315,9 +315,13 @@ func noteServerName(hello *tls.ClientHelloInfo) error {
 // handshakeTime bounds a client's handshake; the other side is on this machine.
 const handshakeTime = 60 * time.Second
 
-// serveTLS decrypts a connection and serves what is inside.
-func (s *Server) serveTLS(c *clientConn) {
+// serveTLS decrypts a connection, which begins with first, and serves what is inside.
+func (s *Server) serveTLS(c *clientConn, first []byte) {
 	c.origin.tls = true
+	if len(first) > recordHeader && dotted(first[recordHeader:]) {
+		s.handshakeFailed(c, errDotted)
+		return
+	}
 	_ = c.SetReadDeadline(time.Time{}) // the client has spoken; its handshake has a limit of its own
 	t := tls.Server(c, s.tls)
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTime)
@@ -368,6 +372,8 @@ func (s *Server) handshakeFailed(c *clientConn, err error) {
 		r = refuseBound(egress.CodeBoundLeaves, err.Error())
 	case d.Stage == egress.StageGate && !host.IsZero() && o.snap.position == Enforce:
 		r = refuseDecision(d)
+	case errors.Is(err, errDotted):
+		r = refuse(egress.CodeMalformed, fmt.Sprintf("https://%s:%d: %v", host.InURL(), o.port, err))
 	case ended(err):
 		return // a granted host may be tried and left; nothing was asked
 	}

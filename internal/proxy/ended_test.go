@@ -1,10 +1,12 @@
 package proxy_test
 
 import (
+	"bytes"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -86,6 +88,35 @@ func TestRequestsThatAreReadAfterTheRevoke(t *testing.T) {
 			t.Errorf("%s: %d %v", c.host, got.status, got.err)
 		}
 		if row := w.rows.recorded(i + 1)[i]; row.Code != string(c.code) || row.Verdict != "deny" {
+			t.Errorf("%+v", row)
+		}
+	}
+}
+
+// A server name with a dot at its end is refused for that, where the host is granted.
+func TestServerNameThatEndsInADot(t *testing.T) {
+	w := newWorld(t)
+	w.grant(rule(t, "a-host.test", 443, "GET", "/**"), rule(t, "tunnels.test", 443, "GET", "/**", tunnel))
+	for i, c := range []struct{ host, written, want string }{
+		{"a-host.test", "xa-host.test", "malformed-request"},
+		{"tunnels.test", "xtunnels.test", "malformed-request"},
+		{"x-other.test", "xx-other.test", "host-not-granted"},
+	} {
+		ours, theirs := net.Pipe()
+		go func() { _ = tls.Client(ours, &tls.Config{ServerName: c.written}).HandshakeContext(t.Context()) }()
+		b := make([]byte, 16<<10)
+		n, err := theirs.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = ours.Close()
+		// crypto/tls would write no dot: the name's letters move over the first one.
+		hello := bytes.Replace(b[:n], []byte(c.written), []byte(c.host+"."), 1)
+		conn := w.raw(c.host, 443)
+		_, _ = conn.Write(hello)
+		_, _ = io.ReadAll(conn)
+		row := w.rows.recorded(i + 1)[i]
+		if row.Code != c.want || row.Host != c.host || c.want == "malformed-request" && !strings.Contains(row.Reason, "ends in a dot") {
 			t.Errorf("%+v", row)
 		}
 	}

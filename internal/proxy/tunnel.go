@@ -36,6 +36,9 @@ func (s *Server) relayTunnel(c *clientConn, snap *snapshot, d egress.Decision) {
 
 // checkHello judges the ClientHello of a tunnel.
 func checkHello(o *origin, hello *hello, err error) *refusal {
+	if errors.Is(err, errDotted) {
+		return refuse(egress.CodeMalformed, "a tunnel: "+err.Error())
+	}
 	if err != nil {
 		return refuse(egress.CodeNotTLS, "a tunnel without a readable ClientHello: "+err.Error())
 	}
@@ -80,6 +83,9 @@ func readHello(c *clientConn) (*hello, error) {
 	msg, raw, err := collectHello(c)
 	if err != nil {
 		return nil, err
+	}
+	if dotted(msg) {
+		return nil, errDotted
 	}
 	parsed, err := parseHello(msg)
 	if err != nil {
@@ -153,6 +159,55 @@ func parseHello(msg []byte) (*hello, error) {
 		return nil, fmt.Errorf("parsing a ClientHello: %w", err)
 	}
 	return found, nil
+}
+
+// errDotted is what crypto/tls refuses without saying why. The name is not folded as that
+// of a Host is: the handshake covers its bytes.
+var errDotted = errors.New("the server name ends in a dot, which RFC 6066 section 3 forbids: ask for the name without it")
+
+// dotted reports whether the server name of a ClientHello ends in a dot. A message that
+// is cut or garbled has none.
+func dotted(msg []byte) bool {
+	const fixed = 4 + 2 + 32 // header, version, random
+	if len(msg) < fixed {
+		return false
+	}
+	var ok bool
+	b := msg[fixed:]
+	for _, size := range [...]int{1, 2, 1} { // session id, cipher suites, compression methods
+		if _, b, ok = vector(b, size); !ok {
+			return false
+		}
+	}
+	extensions, _, _ := vector(b, 2)
+	for len(extensions) > 2 {
+		kind := binary.BigEndian.Uint16(extensions)
+		var data []byte
+		if data, extensions, ok = vector(extensions[2:], 2); !ok {
+			return false
+		}
+		if list, _, _ := vector(data, 2); kind == 0 && len(list) > 0 {
+			name, _, _ := vector(list[1:], 2)
+			return bytes.HasSuffix(name, []byte("."))
+		}
+	}
+	return false
+}
+
+// vector cuts one, whose length has size bytes, off the front of b (RFC 8446 section 3.4).
+func vector(b []byte, size int) (v, rest []byte, ok bool) {
+	if len(b) < size {
+		return nil, nil, false
+	}
+	length := 0
+	for _, c := range b[:size] {
+		length = length<<8 | int(c)
+	}
+	b = b[size:]
+	if len(b) < length {
+		return nil, nil, false
+	}
+	return b[:length], b[length:], true
 }
 
 // rerecord frames a handshake message of any length in records.
