@@ -259,9 +259,10 @@ func (q Query) Has(key, value string) bool {
 func KeyMeans(name, key string) bool { return keyMeans(name, key) }
 
 func keyMeans(name, key string) bool {
+	nested := strings.IndexByte(key, '[') >= 0 // it never means what it says: key[] is key
 	for range 3 {
 		bare, _, _ := strings.Cut(name, "[")
-		if strings.EqualFold(bare, key) || strings.EqualFold(foldName(name), foldName(key)) {
+		if strings.EqualFold(bare, key) || !nested && strings.EqualFold(foldName(name), foldName(key)) {
 			return true
 		}
 		if strings.IndexByte(name, '%') < 0 && strings.IndexByte(name, '+') < 0 {
