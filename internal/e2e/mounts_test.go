@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -79,20 +80,28 @@ func TestLaterMountsOfTheHostDoNotShow(t *testing.T) {
 	everyone(t, func(t *testing.T, who sbxtest.User) {
 		later := filepath.Join(lab.Project(who), "later")
 		lab.Write(who, "later/before", "")
-		share := []string{"mount", "--make-rshared", "/"}
-		mount := []string{"mount", "-t", "tmpfs", "later", later}
+		host := func(argv ...string) {
+			t.Helper()
+			lab.Within(t, func() error {
+				if text, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput(); err != nil {
+					return fmt.Errorf("%q: %w: %s", argv, err, text)
+				}
+				return nil
+			})
+		}
+		project := lab.Project(who)
+		host("mount", "--bind", project, project)
+		defer host("umount", "-l", project)
+		host("mount", "--make-shared", project)
 		script := `until [ -e go ]; do sleep 0.02; done; ls later; grep -c later /proc/self/mountinfo`
-		lab.Within(t, func() error { return exec.CommandContext(t.Context(), share[0], share[1:]...).Run() })
 		b := inBackground(t, lab, who, nil, "echo ready; "+script)
-		lab.Within(t, func() error { return exec.CommandContext(t.Context(), mount[0], mount[1:]...).Run() })
-		lab.Within(t, func() error {
-			return exec.CommandContext(t.Context(), "touch", filepath.Join(lab.Project(who), "go")).Run()
-		})
+		host("mount", "-t", "tmpfs", "later", later)
+		host("touch", filepath.Join(project, "go"))
 		b.stdout.until(t, "\n0\n")
 		b.ends(t, lab, who)
 		if out := b.stdout.String(); out != "ready\nbefore\n0\n" {
 			t.Errorf("the command saw %q", out)
 		}
-		lab.Within(t, func() error { return exec.CommandContext(t.Context(), "umount", later).Run() })
+		host("umount", later)
 	})
 }
