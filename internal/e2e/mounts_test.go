@@ -1,7 +1,7 @@
 package e2e
 
 import (
-	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fractalboxdev/sbx/internal/sbxtest"
 )
@@ -80,28 +82,20 @@ func TestLaterMountsOfTheHostDoNotShow(t *testing.T) {
 	everyone(t, func(t *testing.T, who sbxtest.User) {
 		later := filepath.Join(lab.Project(who), "later")
 		lab.Write(who, "later/before", "")
-		host := func(argv ...string) {
-			t.Helper()
-			lab.Within(t, func() error {
-				if text, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput(); err != nil {
-					return fmt.Errorf("%q: %w: %s", argv, err, text)
-				}
-				return nil
-			})
-		}
+		host := func(do func() error) { t.Helper(); lab.Within(t, do) }
 		project := lab.Project(who)
-		host("mount", "--bind", project, project)
-		defer host("umount", "-l", project)
-		host("mount", "--make-shared", project)
+		host(func() error { return unix.Mount(project, project, "", unix.MS_BIND, "") })
+		defer host(func() error { return unix.Unmount(project, unix.MNT_DETACH) })
+		host(func() error { return unix.Mount("", project, "", unix.MS_SHARED, "") })
 		script := `until [ -e go ]; do sleep 0.02; done; ls later; grep -c later /proc/self/mountinfo`
 		b := inBackground(t, lab, who, nil, "echo ready; "+script)
-		host("mount", "-t", "tmpfs", "later", later)
-		host("touch", filepath.Join(project, "go"))
+		host(func() error { return unix.Mount("later", later, "tmpfs", 0, "") })
+		host(func() error { return os.WriteFile(filepath.Join(project, "go"), nil, 0o600) })
 		b.stdout.until(t, "\n0\n")
 		b.ends(t, lab, who)
 		if out := b.stdout.String(); out != "ready\nbefore\n0\n" {
 			t.Errorf("the command saw %q", out)
 		}
-		host("umount", later)
+		host(func() error { return unix.Unmount(later, 0) })
 	})
 }
