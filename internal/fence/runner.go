@@ -118,6 +118,7 @@ func (r *runner) run() error {
 	}
 	rest := async(func() ([]byte, error) { return r.makeRest(network, spec.UserNamespaces) })
 	unreleased := builder.Release(r.container, stdio)
+	stage.Free()                                          // from here on most of the time is the container's, on any processor
 	if err := cmp.Or(<-started, unreleased); err != nil { // that it has ended follows from why
 		return &step{"container", err}
 	}
@@ -142,7 +143,6 @@ func (r *runner) run() error {
 		return &step{"init", err}
 	}
 	trap.Trap(r.fell).Go(r.obey)
-	trap.Trap(r.fell).Go(stage.Free)
 	return r.report()
 }
 

@@ -10,7 +10,6 @@ import "C"
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"syscall"
 )
@@ -63,7 +62,8 @@ func FreeProcess(pid int) error {
 }
 
 // Free gives this process the processors that the caller may use: a fencing sbx keeps to
-// half of them while it starts. What is not given is only slower.
+// half of them while it starts. What is not given is only slower. The Go runtime, which was
+// sized by that half, follows within a second.
 func Free() {
 	for range 2 { // those that are made meanwhile are like the thread that makes them
 		threads, _ := os.ReadDir("/proc/self/task")
@@ -73,7 +73,6 @@ func Free() {
 			}
 		}
 	}
-	runtime.SetDefaultGOMAXPROCS()
 }
 
 // IDMap opens a user namespace that shows the file owner uid:gid as kuid:kgid,
