@@ -215,13 +215,9 @@ static void keep_to_half(int here, int runner)
 
 int sbx_free(int thread)
 {
-	cpu_set_t now;
-
 	if (CPU_COUNT(&callers_processors) == 0)
 		return 0;
-	if (sched_getaffinity(thread, sizeof now, &now) == 0 && CPU_EQUAL(&now, &callers_processors))
-		return 0;
-	return sched_setaffinity(thread, sizeof callers_processors, &callers_processors) < 0 ? -errno : 1;
+	return sched_setaffinity(thread, sizeof callers_processors, &callers_processors) < 0 ? -errno : 0;
 }
 
 static void become_runner(pid_t parent)

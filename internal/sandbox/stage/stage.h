@@ -35,7 +35,7 @@ int sbx_forbid_unix_sockets(void);
 int sbx_landlock(uint32_t abi, char **writable);
 
 // Lets a thread, 0 for the calling one, run on all processors that the caller of sbx may
-// use. Returns 1 if it was kept from some, 0 if it was not, or -errno.
+// use. Returns 0 or -errno.
 int sbx_free(int thread);
 
 // Opens a user namespace in which id 0 stands for `kuid`/`kgid` of this
