@@ -99,14 +99,14 @@ func checkClosed(state *os.Root, id string) error {
 
 // Bounds of what is read of one file of a run's records, in bytes.
 const (
-	maxReceipt = 16 << 20
+	MaxReceipt = 16 << 20 // whoever reads one goes by it: what answers a call can also be shown
 	maxDenials = 1 << 30
 )
 
 // ReadReceipt returns the receipt of a run, as it was written. It is an os.ErrNotExist
 // where there is none.
 func ReadReceipt(stateDir, id string) ([]byte, error) {
-	return readRecord(stateDir, id, ReceiptFile, maxReceipt)
+	return readRecord(stateDir, id, ReceiptFile, MaxReceipt)
 }
 
 // ReadDenials returns the denials of a run that has ended. It is an os.ErrNotExist where

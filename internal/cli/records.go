@@ -22,7 +22,6 @@ import (
 const (
 	maxRecordLine = 64 << 10
 	maxRecordRows = 1_000_000
-	maxReceipt    = 16 << 20
 )
 
 // runDirectory finds the directory of a run: a path, or the id of a run of this
@@ -123,7 +122,7 @@ func readDenied(dir string) (rows []event.Denial, broken int, err error) {
 
 // readReceipt returns a run's receipt; found is false when there is none.
 func readReceipt(dir string) (r event.Receipt, found bool, err error) {
-	text, err := readRegular(filepath.Join(dir, "receipt.json"), maxReceipt)
+	text, err := readRegular(filepath.Join(dir, artifact.ReceiptFile), artifact.MaxReceipt)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, false, nil
 	}

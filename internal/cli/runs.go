@@ -204,7 +204,7 @@ func (h *history) row(id string) runRow {
 func (h *history) unreadable(id string, why error) runRow {
 	row := runRow{Run: id, State: "unreadable", Exit: -1, Command: []string{}, Problem: fmt.Sprintf("run %s cannot be shown: %v", id, why)}
 	var started event.Receipt
-	text, err := readRegular(filepath.Join(h.dir(id), artifact.StartedFile), maxReceipt)
+	text, err := readRegular(filepath.Join(h.dir(id), artifact.StartedFile), artifact.MaxReceipt)
 	if err != nil || json.NewDecoder(strings.NewReader(text)).Decode(&started) != nil {
 		return row
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/fractalboxdev/sbx/internal/artifact"
 	"github.com/fractalboxdev/sbx/internal/report"
 )
 
@@ -32,7 +33,7 @@ func newRunsAnnotateCommand(e *environment) *cobra.Command {
 }
 
 func (e *environment) annotate(outcome, summary, output string) error {
-	text, err := readRegular(outcome, maxReceipt)
+	text, err := readRegular(outcome, artifact.MaxReceipt)
 	if err != nil {
 		return err
 	}
