@@ -70,25 +70,16 @@ func (o Options) walk(path string) (string, error) {
 		return "", fmt.Errorf("%s is not an absolute path", path)
 	}
 	forbidden := identities(o.Forbidden)
-	real, err := links.Follow(path, func(at string) (target string, err error) {
+	real, err := links.Follow(path, func(at string) (link bool, err error) {
 		info, err := os.Lstat(at)
 		if err != nil {
-			return "", fmt.Errorf("finding %s: %w", path, err)
+			return false, fmt.Errorf("finding %s: %w", path, err)
 		}
 		if slices.ContainsFunc(forbidden, func(known fs.FileInfo) bool { return os.SameFile(known, info) }) {
-			return "", fmt.Errorf("%s can be written from inside a sandbox", at)
+			return false, fmt.Errorf("%s can be written from inside a sandbox", at)
 		}
-		if err := o.own(at, info); err != nil {
-			return "", err
-		}
-		if info.Mode()&fs.ModeSymlink == 0 {
-			return "", nil
-		}
-		if target, err = os.Readlink(at); err != nil {
-			return "", links.ErrUnfollowed
-		}
-		return target, nil
-	})
+		return info.Mode()&fs.ModeSymlink != 0, o.own(at, info)
+	}, os.Readlink)
 	if errors.Is(err, links.ErrUnfollowed) {
 		err = fmt.Errorf("finding %s: %w", path, err)
 	}

@@ -65,19 +65,13 @@ func (r Reader) open(name string) (*os.File, error) {
 
 // resolve follows symbolic links one by one and checks everything on the way.
 func (r Reader) resolve(name string) (string, error) {
-	real, err := links.Follow(name, func(at string) (target string, err error) {
+	real, err := links.Follow(name, func(at string) (link bool, err error) {
 		info, err := os.Lstat(at)
 		if err != nil {
-			return "", fmt.Errorf("finding %s: %w", name, err)
+			return false, fmt.Errorf("finding %s: %w", name, err)
 		}
-		if err := r.checkPlace(at, info); err != nil || info.Mode()&fs.ModeSymlink == 0 {
-			return "", err
-		}
-		if target, err = os.Readlink(at); err != nil {
-			return "", links.ErrUnfollowed
-		}
-		return target, nil
-	})
+		return info.Mode()&fs.ModeSymlink != 0, r.checkPlace(at, info)
+	}, os.Readlink)
 	if errors.Is(err, links.ErrUnfollowed) {
 		err = fmt.Errorf("finding %s: %w: %w", name, ErrUntrusted, err)
 	}

@@ -16,22 +16,23 @@ const Max = 40
 var ErrUnfollowed = errors.New("its symbolic links cannot be followed")
 
 // Follow returns where an absolute path leads, without any link in it. look is asked of
-// each place on the way, from the root on: it returns the target of a symbolic link, ""
-// for anything else. Its error ends the way and comes back as it is.
-func Follow(path string, look func(at string) (target string, err error)) (string, error) {
+// each place on the way, from the root on, whether it is a symbolic link; its error ends
+// the way and comes back as it is. read returns the target of a link, as os.Readlink does.
+func Follow(path string, look func(at string) (link bool, err error), read func(at string) (target string, err error)) (string, error) {
 	done, rest := "/", split(path)
 	for followed := 0; len(rest) > 0; {
 		at := filepath.Join(done, rest[0])
-		target, err := look(at)
+		link, err := look(at)
 		if err != nil {
 			return "", err
 		}
 		rest = rest[1:]
-		if target == "" {
+		if !link {
 			done = at
 			continue
 		}
-		if followed++; followed > Max {
+		target, err := read(at)
+		if followed++; err != nil || followed > Max {
 			return "", ErrUnfollowed
 		}
 		if filepath.IsAbs(target) {

@@ -27,14 +27,14 @@ func TestFollow(t *testing.T) {
 		"/a/missing": "failed", "/missing/../a": "failed",
 	} {
 		var asked []string
-		got, err := Follow(path, func(at string) (string, error) {
+		got, err := Follow(path, func(at string) (bool, error) {
 			asked = append(asked, at)
 			target, ok := world[at]
 			if !ok && at != "/" {
-				return "", failed
+				return false, failed
 			}
-			return target, nil
-		})
+			return target != "", nil
+		}, func(at string) (string, error) { return world[at], nil })
 		switch {
 		case errors.Is(err, failed):
 			got = "failed"

@@ -69,26 +69,23 @@ func (r *Resolver) resolve(path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		return "", fmt.Errorf("resolving %s: %w: the path is not absolute", path, ErrUntrusted)
 	}
-	real, err := links.Follow(path, func(at string) (target string, err error) {
+	real, err := links.Follow(path, func(at string) (link bool, err error) {
 		if r.checked[at] {
-			return "", nil
+			return false, nil
 		}
 		info, err := os.Lstat(r.opts.Root + at)
 		if err != nil {
-			return "", fmt.Errorf("resolving %s: %w", path, err)
+			return false, fmt.Errorf("resolving %s: %w", path, err)
 		}
 		if err := r.checkPlace(path, at, info); err != nil {
-			return "", err
+			return false, err
 		}
-		if info.Mode()&fs.ModeSymlink == 0 {
-			r.checked[at] = info.IsDir()
-			return "", nil
+		if info.Mode()&fs.ModeSymlink != 0 {
+			return true, nil
 		}
-		if target, err = os.Readlink(r.opts.Root + at); err != nil {
-			return "", links.ErrUnfollowed
-		}
-		return target, nil
-	})
+		r.checked[at] = info.IsDir()
+		return false, nil
+	}, func(at string) (string, error) { return os.Readlink(r.opts.Root + at) })
 	if errors.Is(err, links.ErrUnfollowed) {
 		err = fmt.Errorf("resolving %s: %w: %w", path, ErrUntrusted, err)
 	}

@@ -20,7 +20,7 @@ func place(dir string, rootUID int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("finding %s: %w", dir, err)
 	}
-	real, err := links.Follow(abs, func(at string) (target string, err error) {
+	real, err := links.Follow(abs, func(at string) (link bool, err error) {
 		info, err := os.Lstat(at)
 		if errors.Is(err, fs.ErrNotExist) {
 			if err = os.Mkdir(at, 0o700); err == nil {
@@ -28,22 +28,19 @@ func place(dir string, rootUID int) (string, error) {
 			}
 		}
 		if err != nil {
-			return "", fmt.Errorf("finding the socket's directory: %w", err)
+			return false, fmt.Errorf("finding the socket's directory: %w", err)
 		}
 		if err := own(at, info, rootUID); err != nil {
-			return "", err
+			return false, err
 		}
 		switch {
 		case info.IsDir():
-			return "", nil
+			return false, nil
 		case info.Mode()&fs.ModeSymlink == 0:
-			return "", fmt.Errorf("%s is not a directory", at)
+			return false, fmt.Errorf("%s is not a directory", at)
 		}
-		if target, err = os.Readlink(at); err != nil {
-			return "", links.ErrUnfollowed
-		}
-		return target, nil
-	})
+		return true, nil
+	}, os.Readlink)
 	if errors.Is(err, links.ErrUnfollowed) {
 		err = fmt.Errorf("finding %s: %w", dir, err)
 	}
